@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from sim_core import SpecError, Values, Words
+from sim_core import SpecError, Values
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from sweep.options import OptionError
@@ -38,18 +37,19 @@ LOOKS_S = (0.1, 10.0)
 """Between looks at the runs: at first, and at most."""
 GRACE_S = 15.0
 """What a stopped run of this machine has to end by itself."""
-ANSWER_S = 60.0
+ANSWER_S = 60
 HEAD = 2**16
 """Characters of a log in which its job is named."""
 BEGUN = re.compile(r"\Asweep tune (\w+): on (\S+), process group (\d+)$", re.MULTILINE)
-SLURM = re.compile(r"^Submitted batch job (\d+)(?: on cluster (\S+))?$|\Asweep tune .*\n(\d+)(?:;(\S+))?$", re.MULTILINE)
-RAY = re.compile(r"Job '([^']+)' submitted successfully")
+SLURM = re.compile(r"^Submitted batch job (\d+)(?: on cluster (\w+))?$|\Asweep tune .*\n(\d+)(?:;(\w+))?$", re.MULTILINE)
+RAY = re.compile(r"Job '([\w.-]+)' submitted successfully")
+RAY_END = re.compile(r"Job '\S+' (succeeded|failed|was stopped)|does not exist")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
-RAY_ADDRESS = re.compile(r"Job submission server address: (\S+)")
-NO_FAULT = {"CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "was stopped", "lost"}
+RAY_ADDRESS = re.compile(r"Job submission server address: ([\w:/.@-]+)")
+NO_FAULT = ("CANCELLED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "REVOKED", "was stopped", "lost")
 """Ends of a job that tell nothing of its plan."""
-ENDS = NO_FAULT | {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"}
-GOOD = {"COMPLETED", "succeeded", "exit code 0"}
+ENDS = {*NO_FAULT, "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"}
+GOOD = ("COMPLETED", "succeeded", "exit code 0")
 
 
 class NoAnswer(SpecError):
@@ -57,10 +57,9 @@ class NoAnswer(SpecError):
 
 
 class Submitted(NamedTuple):
-    """A job of Slurm or Ray, and the words that say on which cluster."""
+    """A job of Slurm or Ray: its number, after the options that say on which cluster."""
 
-    number: str
-    where: Words
+    name: str
     ray: bool
 
     @property
@@ -69,30 +68,20 @@ class Submitted(NamedTuple):
 
         Raises NoAnswer if nobody answers.
         """
+        failed, text = _answer(f"ray job status {self.name}" if self.ray else f"squeue -h -o %T -j {self.name}")
         if self.ray:
-            text, answered = _answer("ray", "job", "status", *self.where, self.number)
-            if found := re.search(rf"Job '{re.escape(self.number)}' (succeeded|failed|was stopped)", text):
-                return found[1]
-            if not answered and "does not exist" not in text:
-                raise NoAnswer(f"ray job status {self.number}: {text.strip()[-200:]}")
-            return None if answered else "lost"
-        text, answered = _answer("squeue", "-h", *self.where, "-j", self.number, "-o", "%T")
-        if answered and not set(text.split()) <= ENDS:
+            if found := RAY_END.search(text):
+                return found[1] or "lost"
+        elif not failed and not set(text.split()) <= ENDS:
             return None
-        told = (
-            _answer("sacct", "-n", "-X", "-P", *self.where, "-j", self.number, "-o", "State")[0]
-            if shutil.which("sacct")
-            else ""
-        )
-        state = (told.split() or [""])[0]
-        if state not in ENDS and not answered and "Invalid job id" not in text:
-            raise NoAnswer(f"squeue -j {self.number}: {text.strip()[-200:]}")
-        return state if state in ENDS or not state.isupper() else None
-
-    def stop(self) -> None:
-        """Cancel it. Raises NoAnswer."""
-        words = ("ray", "job", "stop", "--no-wait") if self.ray else ("scancel",)
-        _answer(*words, *self.where, self.number)
+        else:
+            code, told = _answer(f"sacct -n -X -P -o State -j {self.name}")
+            state = "" if code else told.partition(" ")[0].strip()
+            if state in ENDS or not failed or "Invalid job id" in text:
+                return state if state in {"", *ENDS} else None
+        if failed:
+            raise NoAnswer(f"job {self.name}: {text[-200:]}")
+        return None
 
 
 def submitted(text: str) -> Submitted | None:
@@ -100,20 +89,16 @@ def submitted(text: str) -> Submitted | None:
     head = COLOUR.sub("", text[:HEAD])
     if found := RAY.search(head):
         address = RAY_ADDRESS.search(head)
-        return Submitted(found[1], ("--address", address[1]) if address else (), ray=True)
+        return Submitted(f"--address {address[1]} {found[1]}" if address else found[1], ray=True)
     if found := SLURM.search(head):
         cluster = found[2] or found[4]
-        return Submitted(found[1] or found[3], ("-M", cluster) if cluster else (), ray=False)
+        return Submitted(f"{found[1] or found[3]}{f' -M {cluster}' if cluster else ''}", ray=False)
     return None
 
 
-def _answer(*words: str) -> tuple[str, bool]:
-    """What a command says, and whether it succeeded. Raises NoAnswer if it is not there, or does not end."""
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoAnswer(f"{' '.join(words)}: {error}") from None
-    return done.stdout + done.stderr * (done.returncode != 0), done.returncode == 0
+def _answer(command: str) -> tuple[int, str]:
+    """Exit code of a command and what it says."""
+    return subprocess.getstatusoutput(f"timeout {ANSWER_S} {command}")
 
 
 def check_template(template: str) -> None:
@@ -167,7 +152,7 @@ def launch(
     loop = _Loop(tuner, template, flags_of, say)
     running, pause = [*loop.begun()], LOOKS_S[0]
     while True:
-        before = len(running)
+        begun = len(running)
         while len(running) < count and not tuner.stops(limit) and (budget is None or len(tuner.made) + len(running) < budget):
             proposals = tuner.ask(1, limit, [run.plan for run in running])
             if not proposals:
@@ -178,11 +163,9 @@ def launch(
             running.append(loop.run(plan, len(tuner.runs[plan].times) + 1 if again else 1))
         if not running:
             return
-        left = [run for run in running if not loop.is_done(run)]
-        pause = LOOKS_S[0] if len(left) < len(running) or before < len(running) else min(1.3 * pause, LOOKS_S[1])
-        running = left
-        if len(left) == before:
-            time.sleep(pause)
+        running = [run for run in running if not loop.is_done(run)]
+        pause = min(1.3 * pause, LOOKS_S[1]) if len(running) == begun else LOOKS_S[0]
+        time.sleep(pause)
 
 
 @dataclass
@@ -194,7 +177,7 @@ class _Run:
     path: Path
     log: BinaryIO
     process: subprocess.Popen[bytes] | None = None  # that this launcher has begun
-    held: bool = False  # another process has it
+    held: bool = True  # another process may have it
     stopped: float | None = None  # when, since it was too slow
     said: str = ""
 
@@ -209,7 +192,7 @@ class _Loop(NamedTuple):
         """Runs that a launcher has begun and not written down."""
         for path in sorted((self.tuner.file.parent / LOGS).glob("plan-*.log")):
             numbers = [*map(int, re.findall(r"\d+", path.stem)), 1]
-            with path.open(encoding="utf-8", errors="replace") as log:
+            with path.open(errors="replace") as log:
                 found = BEGUN.match(log.readline())
             if found and found[1] == self.tuner.identity[:8] and not self._is_known(*numbers[:2]):
                 yield self.run(*numbers[:2])
@@ -218,7 +201,7 @@ class _Loop(NamedTuple):
         """A run of a plan, not begun."""
         path = self.tuner.file.parent / LOGS / f"plan-{plan}{f'-{number}' * (number > 1)}.log"
         path.parent.mkdir(exist_ok=True)
-        run = _Run(plan, number, path, path.open("ab"), held=True)
+        run = _Run(plan, number, path, path.open("ab"))
         if not self._locks(run):
             self.say(f"plan {plan}: waits for a run that was begun before ({path})")
         return run
@@ -237,7 +220,8 @@ class _Loop(NamedTuple):
         return done
 
     def _is_known(self, plan: int, number: int) -> bool:
-        return (known := self.tuner.runs.get(plan)) is not None and max(len(known.times), 1) >= number
+        runs = self.tuner.runs
+        return plan in runs and max(len(runs[plan].times), 1) >= number
 
     def _look(self, run: _Run) -> bool:
         if run.held and not self._locks(run):
@@ -245,30 +229,29 @@ class _Loop(NamedTuple):
             return False
         if self._is_known(run.plan, run.number):  # another process was as far
             return True
-        own = run.process is not None
-        if run.process is not None and run.process.poll() is None:
+        own = None if run.process is None else run.process.poll()
+        if run.process is not None and own is None:
             self._watch(run)
             return False
-        text = run.path.read_text(encoding="utf-8", errors="replace")
-        job = submitted(text) or (None if own else self._named(run, text))
-        end = f"exit code {run.process.returncode}" if run.process is not None else ""
+        text = run.path.read_text(errors="replace")
+        job = submitted(text)
+        end = f"exit code {own}"
         if job is not None:
-            os.fsync(run.log.fileno())
             if (state := job.end) is None:
                 if job.ray:
-                    run.process = self._process(run, ["ray", "job", "logs", "--follow", *job.where, job.number])
+                    run.process = self._process(run, f"ray job logs --follow {job.name}")
                 self._watch(run)
                 return False
-            end = f"job {job.number} {state or 'ended'}"
-            if job.ray and not own:
-                self._process(run, ["ray", "job", "logs", *job.where, job.number]).wait()
-        if own or job is not None:
+            end = f"job {job.name} {state or 'ended'}"
+            if job.ray and own is None:
+                self._process(run, f"ray job logs {job.name}").wait()
+        if job is not None or own is not None:
             self._tell(run, end)
         elif text and self._told(run):
             self.say(f"plan {run.plan}: {self._word(run)}, by the log of a run that was begun before")
             return True
-        elif self._begins(run):
-            return False
+        else:
+            return not self._begins(run)
         self.say(f"plan {run.plan}: {self._word(run)}")
         return True
 
@@ -280,50 +263,35 @@ class _Loop(NamedTuple):
         run.held = False
         return True
 
-    def _named(self, run: _Run, text: str) -> Submitted | None:
-        """The job of a launcher that was lost before its number was printed."""
-        if not text or shutil.which("squeue") is None:
-            return None
-        told, answered = _answer("squeue", "-h", "-n", self._name(run), "-o", "%A")
-        if not answered:
-            raise NoAnswer(f"squeue: {told.strip()[-200:]}")
-        return Submitted(told.split()[0], (), ray=False) if told.split() else None
-
-    def _name(self, run: _Run) -> str:
-        return f"sweep-{self.tuner.identity[:8]}-{run.path.stem}"
-
     def _begins(self, run: _Run) -> bool:
         """Begin a run; False if it is skipped."""
         flags = self.flags_of(run.plan)
         if "{flags}" in self.template and flags.startswith("none: "):
-            self.tuner.tell(run.plan, SKIP, note=f"flags {flags}")
+            self.tuner.tell(run.plan, SKIP, note=flags)
+            self.say(f"plan {run.plan}: skipped, flags {flags}")
             return False
         command = self.template.format(flags=flags, plan=str(run.plan), log=shlex.quote(str(run.path)))
         self.say(f"plan {run.plan}: {values_of(self.tuner.row(run.plan))}: {command}")
         run.log.truncate(0)
-        first = f"sweep tune {self.tuner.identity[:8]}: on {socket.gethostname()}, process group"
-        run.process = self._process(run, ["sh", "-c", f"echo {shlex.quote(first)} $$\n{command}"])  # the user's own command
+        slurm = f"SBATCH_WAIT=1 SBATCH_OPEN_MODE=append SBATCH_OUTPUT={shlex.quote(str(run.path))}"
+        first = f"echo 'sweep tune {self.tuner.identity[:8]}: on {socket.gethostname()}, process group' $$"
+        run.process = self._process(run, f"{first}\nexport {slurm}\n{command}")
         return True
 
-    def _process(self, run: _Run, words: list[str]) -> subprocess.Popen[bytes]:
+    def _process(self, run: _Run, command: str) -> subprocess.Popen[bytes]:
         """What writes the log, in a process group of its own, which outlives the launcher."""
-        slurm = {
-            "SBATCH_WAIT": "1",
-            "SBATCH_OUTPUT": str(run.path),
-            "SBATCH_OPEN_MODE": "append",
-            "SBATCH_JOB_NAME": self._name(run),
-        }
-        return subprocess.Popen(
-            words,
+        return subprocess.Popen(  # the user's own command
+            command,
+            shell=True,
             stdin=subprocess.DEVNULL,
             stdout=run.log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **slurm},
             start_new_session=True,
         )
 
     def _watch(self, run: _Run) -> None:
-        """Stop a run whose first steps are too slow."""
+        """Keep what a log says of its job, whatever becomes of this machine; stop a run whose first steps are too slow."""
+        os.fsync(run.log.fileno())
         if run.stopped is None:
             limit = self.tuner.too_slow_s
             with suppress(SpecError):
@@ -333,9 +301,9 @@ class _Loop(NamedTuple):
                     self.say(f"plan {run.plan}: {log.step_time_s:.4g} s a step, stopped: more than {limit:.4g} s")
             if run.stopped is None:
                 return
-        text = run.path.read_text(encoding="utf-8", errors="replace")
+        text = run.path.read_text(errors="replace")
         if (job := submitted(text)) is not None:
-            job.stop()
+            _answer(f"ray job stop --no-wait {job.name}" if job.ray else f"scancel {job.name}")
         elif (found := BEGUN.match(text)) and found[2] == socket.gethostname():
             hard = time.monotonic() - run.stopped > GRACE_S
             with suppress(ProcessLookupError):
@@ -345,13 +313,9 @@ class _Loop(NamedTuple):
         """Write down a run that ended."""
         if run.stopped is not None:
             self.tuner.tell(run.plan, SLOW, log=str(run.path), note=end)
-        elif not self._told(run, good=end.endswith((*GOOD,))):
-            state = SKIP if end.endswith((*NO_FAULT,)) else CRASH
-            peak = None
-            with suppress(SpecError):
-                peak = read_log(run.path).peak_memory_gib if state == CRASH else None
-            note = f"{end}, no step in its log"
-            self.tuner.tell(run.plan, state, log=str(run.path), note=note, peak_memory_gib=peak)
+        elif not self._told(run, good=end.endswith(GOOD)):
+            state = SKIP if end.endswith(NO_FAULT) else CRASH
+            self.tuner.tell(run.plan, state, log=str(run.path), note=f"{end}, no step in its log")
 
     def _told(self, run: _Run, *, good: bool = False) -> bool:
         """Whether the log tells how the run went, of a `good` end by its memory alone; one that failed after some steps did
@@ -368,8 +332,6 @@ class _Loop(NamedTuple):
 
     def _word(self, run: _Run) -> str:
         known = self.tuner.runs[run.plan]
-        if known.state == SKIP:
-            return next(f"skipped, {each.note}" for each in reversed(self.tuner.entries) if each.plan == run.plan)
         return f"{known.step_time_s:.4g} s" if known.state == OK and known.step_time_s else known.state
 
 

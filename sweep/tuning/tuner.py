@@ -262,17 +262,16 @@ class Tuner:
         belief = now = self.belief
         basis, runs = self._basis, self.runs
         known, skipped = basis.known(runs), basis.skipped(runs)
-        for row in (busy := np.flatnonzero(np.isin(basis.candidates.plans, [*running])).tolist()):
-            known = known.with_run(row, float(np.exp(belief.log_s[row])))
+        for at in (busy := np.flatnonzero(np.isin(basis.candidates.plans, [*running])).tolist()):
+            known = known.with_run(at, float(np.exp(belief.log_s[at])))
         if busy:
             now = believe(basis.candidates, known, skipped)._replace(runs=belief.runs)
         repeated = self._again(limit) if n else None
-        repeated = None if repeated in busy else repeated
-        proposals = [] if repeated is None else [self._proposal(belief, repeated)._replace(again=True)]
+        proposals = [] if repeated is None or repeated in busy else [self._proposal(belief, repeated)._replace(again=True)]
         for _ in range(n - len(proposals)):
             least = score(now, self.try_cost)
             least[[*known.rows, *skipped]] = np.inf
-            if now.least is None or not (proposals or self.made):  # beside the job that runs alone: what is to be launched
+            if now.least is None or not (proposals or busy or self.made):  # beside the job that runs alone
                 by_cost = launch_cost(now.log_cost, now.runs, self.try_cost)
                 row = self._first(np.where(np.isinf(least), least, by_cost), simplest=True)
             else:

@@ -67,8 +67,6 @@ def main(folder: Path, tool: str, *words: str) -> int:
         sbatch(folder, *words)
     elif tool == "job":
         job(folder, *words)
-    elif tool == "squeue" and "-n" in words:
-        pass
     else:
         number = words[words.index("-j") + 1] if "-j" in words else words[-1]
         state = (folder / f"{number}.state").read_text()

@@ -54,13 +54,13 @@ def log_of(out: Path) -> str:
 @pytest.mark.parametrize(
     ("text", "job"),
     [
-        ("Submitted batch job 123\n", Submitted("123", (), ray=False)),
-        ("Submitted batch job 123 on cluster two\n", Submitted("123", ("-M", "two"), ray=False)),
-        ("123\n", Submitted("123", (), ray=False)),
-        ("123;two\n", Submitted("123", ("-M", "two"), ray=False)),
+        ("Submitted batch job 123\n", Submitted("123", ray=False)),
+        ("Submitted batch job 123 on cluster two\n", Submitted("123 -M two", ray=False)),
+        ("123\n", Submitted("123", ray=False)),
+        ("123;two\n", Submitted("123 -M two", ray=False)),
         (
             "Job submission server address: http://h:1\n\nJob 'raysubmit_a' submitted successfully\n",
-            Submitted("raysubmit_a", ("--address", "http://h:1"), ray=True),
+            Submitted("--address http://h:1 raysubmit_a", ray=True),
         ),
         ("a line\n123\n", None),
     ],
