@@ -100,8 +100,6 @@ def inspected(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
         yield f"specimen_{path.name}.text", ("inspect", str(path))
     for path in files(checkout, "examples/workloads", "tests/hostile"):
         yield name_of(path, checkout), ("inspect", str(path), "--json")
-    for path in files(shared, "seeds", "repro"):
-        yield name_of(path, shared) + ".model", ("inspect", str(path), "--suggest-model")
     logs = [str(path) for path in files(shared, "wild/logs")]
     for number, log in enumerate(logs):
         yield f"rows_{number}", ("inspect", log, "--rows", "/dev/stdout", "--hardware", "H100-SXM")

@@ -70,7 +70,7 @@ from sim_core.workloads.facts import Facts
 from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.op_table.text import looks_like_op_table
 from sim_core.workloads.plausibility import HIGHEST_MFU, LOWEST_MFU, Plausibility, implied_model, plausibility
-from sim_core.workloads.reading import SIMAI, STAGES, TRACE, kind_of, read_traces, read_workload, suggest_model
+from sim_core.workloads.reading import SIMAI, STAGES, TRACE, kind_of, read_traces, read_workload
 from sim_core.workloads.stages.text import StageDurations, durations_of, looks_like_stages, stage_document
 from sim_core.workloads.summary import Summary, Traffic, summarize
 from sim_core.workloads.traces.files import input_paths
@@ -243,7 +243,6 @@ __all__ = [
     "stage_document",
     "start_of",
     "statistics",
-    "suggest_model",
     "summarize",
     "timeline",
     "trace",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, read_hardware, read_workload
+from sim_core import Facts, HardwareTable, Plans, Workload, hardware_table, parse_model, read_hardware, read_workload
 from sim_core.compiled.jit import use_kernels
 from sim_core.planning.fields import DEFAULTS, FIELDS
 from tests.simulating import Simulating
@@ -20,6 +20,15 @@ use_kernels()  # what is tested is compiled code, also where plain Python would 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 GPT7B = EXAMPLES / "workloads" / "gpt7b_tp4_dp128.simai.txt"
+GPT7B_MODEL = parse_model(
+    {
+        "name": "gpt7b", "source": "the file", "layers": 36, "hidden": 4096, "heads": 32, "ffn": 10880, "gated": True,
+        "activation": "silu", "norm": "layernorm", "position": "learned", "positions": 2048, "tied": False,
+        "vocabulary": 50257, "sequence": 2048,
+    },
+    "gpt7b",
+)  # fmt: skip
+"""What the file is of, as its parameters tell; its heads are assumed."""
 LLAMA405B = EXAMPLES / "workloads" / "llama405b_tp8_pp16.simai.txt"
 
 PlanMaker = Callable[..., Plans]

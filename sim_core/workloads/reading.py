@@ -18,7 +18,6 @@ from sim_core.workloads.simai.model import model_of
 from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
 from sim_core.workloads.simai.sections import sections_of
-from sim_core.workloads.simai.suggestion import Suggestion, suggested_model
 from sim_core.workloads.simai.text import read_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
@@ -126,16 +125,6 @@ def _format(path: str, facts: Facts) -> Format:
             kinds = ", ".join(other.kind for other in FORMATS if name in other.takes)
             raise SpecError(f"workload.{name}: the file is of kind {kind}; this key is for {kinds}")
     return found
-
-
-def suggest_model(path: str, facts: Facts | None = None) -> Suggestion:
-    """The model in numbers that a SimAI text suggests. Raises SimError, OSError."""
-    facts = facts or Facts()
-    kind = kind_of(path)
-    if kind != SIMAI:
-        raise SpecError(f"{path}: found a workload of kind {kind}; only SimAI texts suggest a model")
-    _format(path, facts)
-    return suggested_model(read_simai_text(path, all_gpus=facts.all_gpus), facts)
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:

@@ -36,7 +36,6 @@ WORDS = {
     "attention": ("dtype", "phase", "backend"),
     "memory": ("name",),
 }
-OF_LAYERS = ("host_forward_us", "host_backward_us")
 IGNORED = ("layer", "grouped", "launch", "trace", "skipped", "conditions", "reference", "end")
 LONGEST_WORD = 200
 OTHER_KERNEL = 1.3
@@ -64,7 +63,6 @@ class Measured:
     kernels: Mapping[str, list[Kernel]] = field(default_factory=lambda: {kind: [] for kind in SIZES})  # by kind
     skipped: list[tuple[str, str]] = field(default_factory=list)  # kind and reason
     references: list[float] = field(default_factory=list)  # us of the same large GEMM, at the start and at the end
-    layers: list[Values] = field(default_factory=list)  # whole layers, with what the host needed
     complete: bool = False
 
     def text(self, key: str) -> str:
@@ -139,14 +137,6 @@ def _take(measured: Measured, line: _Line) -> None:
         measured.skipped.append((shown(row.get("of"), 20), shown(row.get("why"), 160)))
     elif kind == "reference":
         measured.references.append(line.us())
-    elif kind == "layer":
-        measured.layers.append(
-            {
-                "tokens": line.whole("tokens"),
-                "experts": line.whole("experts", 0),
-                **dict(zip(OF_LAYERS, map(line.us, OF_LAYERS), strict=True)),
-            }
-        )
     elif kind == "end":
         measured.complete = row.get("complete") is True
     elif kind not in IGNORED:
@@ -223,21 +213,8 @@ def _notes(measured: Measured, base: Hardware) -> Iterator[str]:
     memory = measured.header.get("memory_bytes")
     if isinstance(memory, int) and memory > 0 and abs(memory / base.value("memory") - 1) > MEMORY_OFF:
         yield f"the GPU has {memory / 1e9:.0f} GB, {base.name} {base.value('memory') / 1e9:.0f} GB: is it this device?"
-    yield from _host_notes(measured)
     for (kind, why), count in Counter(measured.skipped).most_common(6):
         yield f"not measured: {count} x {kind}: {why}"
-
-
-def _host_notes(measured: Measured) -> Iterator[str]:
-    """What the host needs, from layers of so few tokens that the GPU waits for it."""
-    for name in ("dense", "expert"):
-        of_kind = [row for row in measured.layers if bool(row["experts"]) == (name == "expert")]
-        least = min((row["tokens"] for row in of_kind), default=0)
-        few = [[row[key] for key in OF_LAYERS] for row in of_kind if row["tokens"] == least]
-        if few:
-            forward, backward = np.median(few, axis=0) / 1e3
-            facts = f"workload.stack: {{host_forward: {forward:.3g} ms, host_backward: {backward:.3g} ms}}"
-            yield f"host time of {name} layers in plain PyTorch, {least} tokens: {facts} (those of a framework differ)"
 
 
 def _gemm_parts(measured: Measured, bare: Hardware, notes: list[str]) -> Iterator[_Part]:

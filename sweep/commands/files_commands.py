@@ -1,6 +1,5 @@
 """`sweep inspect`, `sweep simulate`: what files hold, and one plan of a workload file or a model."""
 
-import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
@@ -15,7 +14,6 @@ from sim_core import (
     SpecError,
     kind_of,
     model_names,
-    model_yaml,
     plural,
     preset_names,
     read_hardware,
@@ -23,7 +21,6 @@ from sim_core import (
     read_traces,
     read_workload,
     stage_document,
-    suggest_model,
 )
 from sim_core.documents import Fields
 from sim_core.limits import LARGEST
@@ -68,9 +65,6 @@ def inspect_command(
     micro_batch: MicroBatch = None,
     sets: FactSets = None,
     records: Records = None,
-    suggest: Annotated[
-        bool, Option("--suggest-model", help="Print the model that a SimAI text suggests, as the model: section of a spec.")
-    ] = False,
     without_last_step: Annotated[
         bool, Option("--without-last-step", help="Profiler traces: leave the last step out, as HTA does.")
     ] = False,
@@ -92,10 +86,8 @@ def inspect_command(
 ) -> None:
     """Print what files hold: plan, layers and traffic of a workload; plan, model and steady step of a log or launch."""
     console, paths = own_console(), list(map(str, files))
-    if suggest:
-        takes("--suggest-model", {"--json": as_json}, "--set, --micro-batch and --record")
     if stages is not None:
-        takes("--stages", {"--json": as_json, "--suggest-model": suggest, "--rows": rows is not None}, "--step-name")
+        takes("--stages", {"--json": as_json, "--rows": rows is not None}, "--step-name")
         recorded = read_stages(paths, step_name)
         write_text(stage_document(recorded), stages)
         print_sections(durations_lines(str(stages), recorded), console)
@@ -109,9 +101,6 @@ def inspect_command(
     for path in paths:
         if path in model_names() or Path(path).name == "config.json":
             raise SpecError(f"{path}: is a model: `sweep model {path}` shows it")
-        if suggest:
-            sys.stdout.write(model_yaml(*suggest_model(path, facts_of(path, facts))))
-            continue
         if rows is not None:
             if _kind(path) != LOG:
                 raise SpecError(f"{path}: is no log of a run; --rows takes only those")
@@ -126,7 +115,7 @@ def inspect_command(
             print_sections(screen, console)
     if rows is not None:
         _write_rows(logs, rows, hardware, console)
-    if as_json and not suggest:
+    if as_json:
         write_json(values)
 
 

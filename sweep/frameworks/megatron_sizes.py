@@ -155,6 +155,7 @@ def virtual_stages(dump: Dump) -> int:
     """Virtual stages of a rank."""
     pp, layers, each = pp_in(dump), model.LAYERS.whole(dump), LAYERS_EACH.whole(dump)
     stated = VPP.whole(dump) or STAGES_OF_RANK.whole(dump)
+    layers = layers and layers + EMBEDDING_COUNTS.on(dump) + LOSS_COUNTS.on(dump)
     if stated is None and layers and each and layers % (pp * each) == 0:
         return layers // (pp * each)
     stages = stages_of_layout(LAYOUT.word(dump)) or stages_of_pattern(pattern_in(dump))
@@ -172,6 +173,10 @@ def _split(dump: Dump) -> list[int] | None:
         return layout
     if cut and len(cut) == stages:
         return cut
+    ends = [EMBEDDING_COUNTS.on(dump), LOSS_COUNTS.on(dump)]
+    if any(ends) and layers and stages > 1 and (layers + sum(ends)) % stages == 0:
+        each = (layers + sum(ends)) // stages
+        return [each - ends[0], *[each] * (stages - 2), each - ends[1]]
     first, last = ([] if (count := end.whole(dump)) is None else [count] for end in (FIRST_STAGE, LAST_STAGE))
     left, inside = stages - len(first + last), (layers or 0) - sum(first + last)
     if (first or last) and layers and stages > 1 and vpp == 1 and left and inside % left == 0:
@@ -219,6 +224,9 @@ GLOBAL_BATCH: Size = Size(
 LAYOUT = Size("pipeline_model_parallel_layout", field="layer_split", read=_split, write=_layout, refuses=_refuses_stages)
 FIRST_STAGE = Size("decoder_first_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
 LAST_STAGE = Size("decoder_last_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
+EMBEDDING_COUNTS = Size("account_for_embedding_in_pipeline_split", OF_SWITCH, "layer_split", is_kept=True)
+LOSS_COUNTS = Size("account_for_loss_in_pipeline_split", OF_SWITCH, "layer_split", is_kept=True)
+"""Switches that count the embedding and the loss as a layer each."""
 VPP = Size("virtual_pipeline_model_parallel_size", OF_NUMBER, "vpp", leaves_open=True, read=virtual_stages)
 LAYERS_EACH = Size("num_layers_per_virtual_pipeline_stage", OF_NUMBER, "vpp", leaves_open=True)
 STAGES_OF_RANK = Size(

@@ -23,6 +23,7 @@ RENAMED: Mapping[str, Argument[Any]] = {
     "activation_checkpointing": choices.CHECKPOINT,
 }  # fmt: skip
 """Names that recipes have, and Megatron-LM's arguments."""
+OVERLAP_PP = "overlap_p2p_comm"
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
 RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
 """Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
@@ -98,6 +99,8 @@ def translate(values: dict[str, str]) -> None:
     if values.get(FSDP) == "True":
         values[choices.MEGATRON_FSDP.name] = "True"
         values[choices.STRATEGY.name] = STRATEGIES.get(values.get(FSDP_STRATEGY, "full"), "")
+    if values.get(OVERLAP_PP) == "False":
+        values[sizes.NO_OVERLAP_PP.name] = "True"
     if cap := whole_of(values, "bucket_cap_mb"):
         values.setdefault(choices.BUCKET.name, str(cap * 2**20 // choices.SUM_BYTES))
     precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower().replace("bfloat", "bf")

@@ -105,7 +105,7 @@ def spec_text(
         [
             f"# Which plan trains {name} best on {gpus:,} x {device.name}? Written by `sweep init`; change what you like.",
             f"# {plural(plans)}: `sweep {suited(plans)} FILE` {_WHY[suited(plans)]}.",
-            f"name: {name}",
+            yaml.safe_dump({"name": name}).strip(),  # in quotes where it reads as a number
             *top,
             "",
             hardware,

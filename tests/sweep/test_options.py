@@ -174,7 +174,6 @@ MEANT = {
         ("@D/w.txt --set pp=0", "--set: pp: found '0', expected a whole number from 1 to 65,536"),
         ("@D/w.txt --record x", "--record: found x, expected NAME=VALUE"),
         ("@D/w.txt --record nope=1", "--record nope: found '1', expected keep, model, a time"),
-        ("@D/w.txt --suggest-model --json", "--json: found beside --suggest-model"),
     ],
     "simulate": [
         ("", "FILE: found neither it nor --model, expected one of them"),

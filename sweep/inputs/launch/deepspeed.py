@@ -114,7 +114,5 @@ def _enabled(value: object) -> object:
 
 
 def _precision(config: Values) -> str | None:
-    for name in of.NARROW:
-        if (enabled := _enabled(config.get(name))) is True or enabled == of.AUTO:
-            return name if enabled is True else None
-    return "fp32"
+    said = {name: _enabled(config.get(name)) for name in of.NARROW}
+    return next((name for name in said if said[name] is True), None if of.AUTO in said.values() else "fp32")

@@ -112,15 +112,12 @@ def test_the_script_measures_layers_launches_and_memory(script: Path) -> None:
     assert dense["backward_us"] == pytest.approx(backward_s * 1e6)
     assert dense["graph_us"] == pytest.approx((forward_s + backward_s) * 1e6 / 2)
     assert (dense["allocated_bytes"], dense["reserved_bytes"], dense["driver_bytes"]) == (1_000, 2_000, 3_000)
-    assert {(row["experts"], row["tokens"]) for row in measured.layers} == {(0, 16), (0, 32), (8, 16), (8, 32)}
+    assert {(row["experts"], row["tokens"]) for row in of_kind["layer"]} == {(0, 16), (0, 32), (8, 16), (8, 32)}
     assert [row["graph_us"] for row in of_kind["launch"]] == pytest.approx([6e3 / 2])  # an addition takes 6 ms
     assert {(row["dtype"], row["how"]) for row in of_kind["grouped"]} == {("bf16", "batched")}
     assert ("'grouped'", "'no grouped products here'") in measured.skipped
     (traced,) = of_kind["trace"]
     assert (traced["launches"], (script.parent / "step.json").read_text()) == (120, "{}")
-    told = sweep("calibrate", "kernels", script.parent / "a.jsonl", "-o", script.parent / "mine.yaml").stdout
-    for name in ("dense", "expert"):
-        assert f"host time of {name} layers in plain PyTorch, 16 tokens: workload.stack: {{host_forward: " in told
 
 
 def test_a_run_that_is_stopped_keeps_what_it_has(script: Path) -> None:
@@ -258,11 +255,6 @@ def test_what_a_user_should_know_is_said(tmp_path: Path) -> None:
         (json.dumps(rows({(1, 2, 3): 1.0}, us=None)[0]), "3: us: found 'None', expected microseconds above 0 and below 1e+09"),
         (json.dumps(rows({(1, 2, 3): 1.0}, m=2.5)[0]), "3: m: found '2.5', expected a whole number from 1 to 2,147,483,647"),
         (json.dumps(rows({(1, 2, 3): 1.0}, dtype="int8")[0]), "3: dtype: found 'int8', expected bf16, fp16, fp8"),
-        ('{"kind": "layer", "tokens": 0}', "3: tokens: found '0', expected a whole number from 1 to 2,147,483,647"),
-        (
-            '{"kind": "layer", "tokens": 1, "hidden": 1, "experts": 0, "host_forward_us": 0}',
-            "3: host_forward_us: found '0', expected microseconds above 0",
-        ),
         (json.dumps(rows({(1, 2, 3): 1.0}, phase="back")[0]), "3: phase: found 'back', expected forward, input_gradient"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.unread_fields import unread
+from sweep.cli import main
 from sweep.inputs.launches import read_launch
 from sweep.inputs.told import Job
 from tests.sweep.inputs import specimens
@@ -105,3 +106,45 @@ def test_fields_that_nothing_is_read_of_are_counted(tmp_path: Path) -> None:
     assert list(unread(text.splitlines(), "nanotron", tmp_path / "a.yaml")) == ["model.made_up"]
     flags = ["--num-layers 4", "--tensor-model-parallel-size 2", "--lr 1e-4", "--micro-batch-size 1"]
     assert list(unread(flags, "megatron", tmp_path / "a.txt")) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "plan"),
+    [
+        ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", [3, 4, 4, 3]),
+        ("--account-for-embedding-in-pipeline-split", None), ("", None),
+    ],
+)  # fmt: skip
+def test_an_embedding_that_counts_as_a_layer_divides_layers(said: str, plan: list[int] | None, tmp_path: Path) -> None:
+    flags = f"--num-layers 14 --pipeline-model-parallel-size 4 --micro-batch-size 1 {said}"
+    job = read(tmp_path, f"#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py {flags}\n")
+    assert job.plan.get("layer_split") == plan
+
+
+@pytest.mark.parametrize(
+    ("enabled", "precision"), [(("true", '"auto"'), "bf16"), (('"auto"', "true"), "fp16"), (('"auto"', "false"), None)]
+)
+def test_a_precision_that_is_on_wins_over_one_that_is_automatic(
+    enabled: tuple[str, str], precision: str | None, tmp_path: Path
+) -> None:
+    narrow = f'"bf16": {{"enabled": {enabled[0]}}}, "fp16": {{"enabled": {enabled[1]}}}'
+    job = read(tmp_path, specimens.DEEPSPEED_JSON.replace('"bf16": {"enabled": true}', narrow))
+    assert job.plan["precision"] == precision
+
+
+def test_messages_of_nemo_that_wait_are_told(tmp_path: Path) -> None:
+    more = "  virtual_pipeline_model_parallel_size: 2\n  overlap_p2p_comm: false\n"
+    assert read(tmp_path, specimens.NEMO_YAML + more).plan["overlap_pp"] is False
+
+
+def test_a_spec_of_a_file_named_by_a_number_with_buckets_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = specimens.NEMO_YAML.replace("distributed_fused_adam}", "distributed_fused_adam, bucket_cap_mb: 125}")
+    (tmp_path / "1.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["sweep", "init", str(tmp_path / "1.yaml"), "-o", str(tmp_path / "o.yaml")])
+    try:
+        main()
+    except SystemExit as done:
+        assert not done.code
+    written = (tmp_path / "o.yaml").read_text(encoding="utf-8")
+    assert "name: '1'" in written
+    assert "bucket_bytes: 131072000 B" in written

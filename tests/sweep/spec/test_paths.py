@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from sim_core import hardware_yaml, model_yaml, read_hardware, read_model, suggest_model
+from sim_core import hardware_yaml, model_yaml, read_hardware, read_model
 from sweep.compare.changes import input_changes
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.reopening import reopened
 from sweep.spec.spec import load_spec
 from sweep.starting.starter import starter_name
-from tests.conftest import EXAMPLES, GPT7B
+from tests.conftest import EXAMPLES, GPT7B, GPT7B_MODEL
 from tests.sweep.commands import sweep
 
 CONFIG: dict[str, Any] = {
@@ -82,7 +82,7 @@ NAMED = {
     "measured on": Named("h.yaml", H20, lambda at: {"workload": {**TEXT, "measured_on": at}}, PEAK, PEAK + "5"),
     "the model of a file": Named(
         "m.yaml",
-        model_yaml(suggest_model(str(GPT7B)).model),
+        model_yaml(GPT7B_MODEL),
         lambda at: {"workload": {"path": str(GPT7B), "micro_batch": 1, "model": at, "measured_on": "A100-80G-SXM"}},
         "vocabulary: ",
         "vocabulary: 1",

@@ -18,7 +18,6 @@ from sim_core import (
     model_document,
     parse_model,
     read_hardware,
-    suggest_model,
 )
 from sweep.answers.variation import PlanOfResult, sweep_around
 from sweep.compare.comparison import compare
@@ -30,7 +29,7 @@ from sweep.spec.document import _model_in
 from sweep.spec.failures import LLAMA_3, RESTART_S, TECTONIC
 from sweep.spec.spec import SweepSpec, load_spec, stored_spec
 from sweep.spec.values import FIELDS
-from tests.conftest import EXAMPLES, GPT7B
+from tests.conftest import EXAMPLES, GPT7B, GPT7B_MODEL
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import stored_row
 
@@ -54,7 +53,7 @@ TINY = parse_model(
     "tiny",
 )
 NUMBERS_OF_TINY = {key: value for key, value in model_document(TINY).items() if key not in ("name", "source")}
-SUGGESTED = {key: value for key, value in model_document(suggest_model(str(GPT7B)).model).items() if key != "source"}
+SUGGESTED = {key: value for key, value in model_document(GPT7B_MODEL).items() if key != "source"}
 
 CASES: dict[str, dict[str, Any]] = {
     "a model under failures and a budget": {
