@@ -24,7 +24,7 @@ COMMANDS = {
     "search": "Find the best plans of a sweep, proven, without simulating the others.",
     "rank": "Rank the plans of a sweep.",
     "tune": "Say which plan to run next, take in what came out, and say when to stop.",
-    "ls": "List the results below a folder: plans done, state, age, best plan.",
+    "ls": "List the results in a folder and below: who began them, plans done, state, age, best plan.",
     "status": "Say how far a result is: plans done, time left while a run writes, size, plans by reason, best plan.",
     "show": "Print what to launch, how sure that is, and what to do next.",
     "report": "Write a result as one HTML page: ranking with filters, trade-offs, sensitivity, what cannot run.",

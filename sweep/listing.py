@@ -1,6 +1,7 @@
 """The results below a folder, each in one line, and one of them in detail: what is done, how fast it grows, the best plan."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -18,10 +19,14 @@ FORGED = (duckdb.Error, ArithmeticError, AttributeError, LookupError, TypeError,
 
 @dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One result. `state`: complete, running, incomplete or damaged; `best`: of the column `by`, None if there is none."""
+    """One result. `state`: complete, running, incomplete or damaged; `best`: of the column `by`, None if there is none.
+
+    `who`: the user and the host that it was begun by; empty in results of older versions.
+    """
 
     folder: str
     name: str = ""
+    who: str = ""
     done: int = 0
     total: int = 0
     state: str
@@ -31,17 +36,30 @@ class Listed:
     plan: int | None = None
 
 
-def results_below(parent: Folder) -> list[Listed]:
-    """The results in a folder itself or one level below it, the newest first. Raises OSError."""
-    is_one = Store(directory=parent).started_s() is not None
-    places = [parent] if is_one else [parent / name for name in parent.subfolders()]
-    started = ((Store(directory=place).started_s(), place) for place in places)
-    results = [(at, place) for at, place in started if at is not None]
-    return [listed(place, time.time() - at) for at, place in sorted(results, key=lambda result: -result[0])]
+def results_below(parent: Folder, text: str = "") -> list[Listed]:
+    """The results in a folder itself or up to three levels below it, as TEAM/PERSON/RESULT, the newest first.
+
+    `text`: those that have it in their folder, sweep or who. Raises OSError.
+    """
+    found = (
+        listed(place, time.time() - at, text=text) for at, place in sorted(_started(parent), key=lambda result: -result[0])
+    )
+    return [each for each in found if text in f"{each.folder} {each.name} {each.who}"]
 
 
-def listed(place: Folder, age_s: float, ranked: Ranking | None = None) -> Listed:
-    """One result; `age_s`: seconds since its manifest was written; `ranked`: its ranking, if it is known. Raises OSError."""
+def _started(place: Folder, levels: int = 3) -> Iterator[tuple[float, Folder]]:
+    """Results at a place and below, each with when it was begun."""
+    if (at := Store(directory=place).started_s()) is not None:
+        yield at, place
+    elif levels:
+        for name in place.subfolders():
+            if name[0] != ".":
+                yield from _started(place / name, levels - 1)
+
+
+def listed(place: Folder, age_s: float, ranked: Ranking | None = None, text: str = "") -> Listed:
+    """One result; `age_s`: seconds since its manifest was written; `ranked`: its ranking, if it is known; one without `text` is
+    not ranked. Raises OSError."""
     store = Store(directory=place)
     try:
         provenance = store.provenance() or {}
@@ -50,11 +68,11 @@ def listed(place: Folder, age_s: float, ranked: Ranking | None = None) -> Listed
         whole = done == total
         at_work = not (whole and place.local is None) and store.is_running()  # S3: it may have ended a moment ago
         state = "running" if at_work else "complete" if whole else "incomplete"
-        first = (ranked or rank(place, top=1, per=[])) if done else None
+        name, who = (str(provenance.get(key, "")) for key in ("name", "who"))
+        first = (ranked or rank(place, top=1, per=[])) if done and text in f"{place} {name} {who}" else None
     except (SpecError, *FORGED):  # a damaged file, or one that no sweep wrote: the commands that read it say which
         return Listed(folder=str(place), state="damaged", age_s=age_s)
-    name = str(provenance.get("name", ""))
-    found = Listed(folder=str(place), name=name, done=done, total=total, state=state, age_s=age_s)
+    found = Listed(folder=str(place), name=name, who=who, done=done, total=total, state=state, age_s=age_s)
     if first is None:
         return found
     best = first.best or {}

@@ -1,9 +1,11 @@
 """From a spec to a sweep: read the files it names, and check whatever can be checked before the run."""
 
 import json
+import os
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from socket import gethostname
 
 import numpy as np
 import pyarrow as pa
@@ -115,6 +117,7 @@ def prepare(spec: SweepSpec, base: Path) -> Prepared:
         "sweep": identity,
         "version": version("training-plan-sweep"),
         "name": spec.name,
+        "who": f"{os.environ.get('USER') or os.geteuid()}@{gethostname()}",
         "spec": json.loads(spec.model_dump_json()),
         "workload": content,
         "model": source_hash(),
