@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.unread_fields import unread
-from sweep.cli import main
 from sweep.inputs.launches import read_launch
 from sweep.inputs.told import Job
+from tests.sweep.commands import sweep
 from tests.sweep.inputs import specimens
 
 NEMO = specimens.NEMO_YAML.replace("distributed_fused_adam", "fused_adam")
@@ -137,14 +137,11 @@ def test_messages_of_nemo_that_wait_are_told(tmp_path: Path) -> None:
     assert read(tmp_path, specimens.NEMO_YAML + more).plan["overlap_pp"] is False
 
 
-def test_a_spec_of_a_file_named_by_a_number_with_buckets_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spec_of_a_file_named_by_a_number_with_buckets_is_valid(tmp_path: Path) -> None:
     text = specimens.NEMO_YAML.replace("distributed_fused_adam}", "distributed_fused_adam, bucket_cap_mb: 125}")
     (tmp_path / "1.yaml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["sweep", "init", str(tmp_path / "1.yaml"), "-o", str(tmp_path / "o.yaml")])
-    try:
-        main()
-    except SystemExit as done:
-        assert not done.code
+    done = sweep("init", tmp_path / "1.yaml", "-o", tmp_path / "o.yaml")
+    assert done.returncode == 0, done.stderr
     written = (tmp_path / "o.yaml").read_text(encoding="utf-8")
     assert "name: '1'" in written
     assert "bucket_bytes: 131072000 B" in written
