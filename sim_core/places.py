@@ -46,8 +46,9 @@ def folder_for_code() -> Path:
 
 def _is_safe(folder: Path) -> bool:
     """Whether a folder is there, and nobody but root and this user can have written what it holds."""
-    above = (_keeps_its_folders(each.stat(), direct=False) for each in folder.parents)
-    return folder.is_dir() and not of_others(folder) and all(above)
+    if not folder.is_dir() or of_others(folder):
+        return False
+    return all(_keeps_its_folders(each.stat(), direct=False) for each in folder.parents)
 
 
 def choose_folder() -> tuple[Path, str]:

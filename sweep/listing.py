@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import duckdb
@@ -48,13 +49,14 @@ def results_below(parent: Folder, text: str = "") -> list[Listed]:
 
 
 def _started(place: Folder, levels: int = 3) -> Iterator[tuple[float, Folder]]:
-    """Results at a place and below, each with when it was begun."""
-    if (at := Store(directory=place).started_s()) is not None:
-        yield at, place
-    elif levels:
-        for name in place.subfolders():
-            if name[0] != ".":
-                yield from _started(place / name, levels - 1)
+    """Results at a place and below, each with when it was begun; none of a folder that this user may not read."""
+    with suppress(PermissionError):
+        if (at := Store(directory=place).started_s()) is not None:
+            yield at, place
+        elif levels:
+            for name in place.subfolders():
+                if name[0] != ".":
+                    yield from _started(place / name, levels - 1)
 
 
 def listed(place: Folder, age_s: float, ranked: Ranking | None = None, text: str = "") -> Listed:

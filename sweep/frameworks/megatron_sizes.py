@@ -174,8 +174,8 @@ def _split(dump: Dump) -> list[int] | None:
     if cut and len(cut) == stages:
         return cut
     ends = [EMBEDDING_COUNTS.on(dump), LOSS_COUNTS.on(dump)]
-    if any(ends) and layers and stages > 1 and (layers + sum(ends)) % stages == 0:
-        each = (layers + sum(ends)) // stages
+    if any(ends) and layers and stages > 1 and (whole := layers + sum(ends)) % stages == 0:
+        each = whole // stages
         return [each - ends[0], *[each] * (stages - 2), each - ends[1]]
     first, last = ([] if (count := end.whole(dump)) is None else [count] for end in (FIRST_STAGE, LAST_STAGE))
     left, inside = stages - len(first + last), (layers or 0) - sum(first + last)

@@ -39,7 +39,8 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         lines.pop(name, None)
     # the fields of the job's plan, those of axes that its file does not name among them
     plan = {name: own for name, own in job.plan.items() if own is not None and name not in OF_THE_JOB}
-    plan |= {name: f"{plan[name]} B" for name in ["bucket_bytes"] if plan.get(name)}
+    if size := plan.get("bucket_bytes"):
+        plan["bucket_bytes"] = f"{size} B"
     plan |= {name: DEFAULTS[name] for name in lines if name in DEFAULTS and name not in plan}
     if ONE_LIST in lines:
         by_cost = [BY_COST] * (BY_COST in lines[ONE_LIST][0])

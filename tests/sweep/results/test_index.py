@@ -6,10 +6,15 @@ import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
+from tests.other_users import needs_root
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 
@@ -49,3 +54,25 @@ def test_those_with_a_text_are_listed_alone(store: Path, text: str, places: tupl
 def test_none_with_a_text_is_one_line(store: Path) -> None:
     done = sweep("ls", store, "--with", "nobody")
     assert (done.returncode, done.stderr) == (1, f"error: {store}: holds no results of a sweep with nobody\n")
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+import sweep.ranking.ranking
+from sweep.listing import results_below
+from sweep.results.folder import folder_at
+os.setgroups([]); os.setgid(12345); os.setuid(12345)  # without the capabilities of root
+print(*(each.folder for each in results_below(folder_at(Path(sys.argv[1])))))
+"""
+
+
+@needs_root
+def test_a_folder_that_is_closed_to_this_user_hides_its_results_alone(store: Path) -> None:
+    for path in (store, *store.parents):
+        if Path(tempfile.gettempdir()) in path.parents:  # pytest's own, which it closes anew
+            path.chmod(0o755)
+    (store / "text").chmod(0o700)
+    done = subprocess.run([sys.executable, "-c", CLOSED, store], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == sorted(str(store / place) for place in PLACES if not place.startswith("text"))
