@@ -1,6 +1,7 @@
 """A SimAI text under another plan: header and lines of one stage, which read back to the plan's numbers."""
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from sim_core.workloads.simai.header import Header
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import Record, SimaiText
 from sim_core.workloads.simai.workload import rules_of
-from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, Workload
+from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, Workload
 
 MAX_LINES = 2_000_000
 MAX_NUMBER = 2**63 - 1
@@ -44,22 +45,20 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
         if not field.in_text and getattr(plan, field.name) != field.codes_of([field.default or 0])[0]:
             raise SpecError(f"{field.name}: cannot be expressed in this format")
     base = workload.base
-    sizes = ("tp", "pp", "ep", "ga", "micro_batch")
-    own = plan.layers == workload.layers and all(getattr(plan, name) == getattr(base, name) for name in sizes)
-    unchanged = own and plan.checkpointing in (NONE, FILE)
-    keeps_ids = unchanged and plan.checkpointing == FILE
+    own = plan.layers == workload.layers and all(
+        getattr(plan, name) == getattr(base, name) for name in ("tp", "pp", "ep", "ga", "micro_batch")
+    )
     scale = np.empty(moving.N_RULES)
     moving.rule_scales(
         plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, 1.0, 1.0, moving.EXPONENTS, scale
     )
-    sent = workload.arrays.p2p_bytes * scale[workload.arrays.p2p_rule]
-    header = Header(
-        text.header.policy,
+    header = text.header._replace(
         **{name: getattr(plan, name) for name in ("tp", "ep", "pp", "vpp", "ga", "all_gpus")},
-        checkpoints=text.header.checkpoints if keeps_ids else (),
-        checkpoint_initiates=text.header.checkpoint_initiates if keeps_ids else (),
-        pp_comm=_whole_bytes(sent) if plan.pp > 1 else 0,
+        pp_comm=_whole_bytes(workload.arrays.p2p_bytes * scale[workload.arrays.p2p_rule]) if plan.pp > 1 else 0,
     )
+    if not (own and plan.checkpointing == FILE):
+        header = header._replace(checkpoints=(), checkpoint_initiates=())
+    unchanged = own and plan.checkpointing in (NONE, FILE)
     records = list(text.records) if unchanged else _Moved(text, workload, plan, scale).records()
     largest = max(max(*record.compute_ns, *record.comm_bytes) for record in set(records))
     if max(largest, header.pp_comm) > MAX_NUMBER:
@@ -72,32 +71,29 @@ class _Moved:
 
     def __init__(self, text: SimaiText, workload: Workload, plan: Plan, scale: Floats) -> None:
         self.arrays, self.plan, self.scale = workload.arrays, plan, scale
-        self.pieces = workload.arrays.pieces
-        self.sections = sections_of(text, [])
-        self.line = text.records
-        self.kinds = np.diff(workload.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
+        self.sections = sections = sections_of(text, [])
+        self.kinds = np.diff(self.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
         # the records of each unit, as they stand in the file
-        micro, stop, arrays = self.sections.micro, len(self.sections.micro) - self.sections.tail, workload.arrays
-        self.of_unit = {arrays.first_unit: micro[: self.sections.head], arrays.last_unit: micro[stop:]}
-        for layer, unit in zip(self.sections.layers, self.kinds.tolist(), strict=False):
+        micro = sections.micro
+        self.of_unit = {
+            self.arrays.first_unit: micro[: sections.head],
+            self.arrays.last_unit: micro[len(micro) - sections.tail :],
+        }
+        for layer, unit in zip(sections.layers, self.kinds.tolist(), strict=False):
             self.of_unit.setdefault(unit, micro[layer.start : layer.stop])
 
     def records(self) -> list[Record]:
         """All lines, in the order of the text."""
-        before, after = ([self._once(self.line[k]) for k in lines] for lines in (self.sections.before, self.sections.after))
-        parts = self._parts()
+        sections, step, parts = self.sections, self.arrays.step, self._parts()
         work = {part: self._work(part) for part in dict.fromkeys(parts)}
         repetitions = self._repetitions()
-        if len(before) + repetitions * sum(len(work[part][0]) for part in parts) + len(after) > MAX_LINES:
+        if repetitions * sum(len(work[part][0]) for part in parts) + len(sections.once) > MAX_LINES:
             raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
-        lines = {part: _in_whole_ns(*work[part], repetitions) for part in work}
-        if self.sections.head:  # the embedding of the first micro-batch has a time that it has there only
-            step = self.arrays.step
-            rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
-            excess = round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))
-            first, *rest = lines[parts[0]][0]
-            forward, of_input, of_weights = first.compute_ns
-            lines[parts[0]][0] = [first._replace(compute_ns=(forward, of_input, of_weights + excess)), *rest]
+        # the embedding of the first micro-batch has a time that it has there only
+        rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
+        excess = {parts[0]: round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))}
+        lines = {part: _in_whole_ns(*each, repetitions, excess.get(part, 0)) for part, each in work.items()}
+        before, after = (map(self._once, sections.text.at(at)) for at in (sections.before, sections.after))
         return [*before, *(record for k in range(repetitions) for part in parts for record in lines[part][k]), *after]
 
     def _repetitions(self) -> int:
@@ -112,23 +108,17 @@ class _Moved:
 
     def _parts(self) -> list[_Part]:
         """What a micro-batch consists of."""
-        arrays, plan, units = self.arrays, self.plan, self._units_of_a_stage()
-        how = plan.checkpointing
-        if how == NONE:
-            again = [0.0] * len(units)
-        elif how != BLOCK:
-            again = [1.0] * len(units)
-        elif plan.fidelity == SIMAI:
+        plan, units = self.plan, self._units_of_a_stage()
+        how, chunk = plan.checkpointing, len(units) // plan.vpp
+        again = [float(how != NONE)] * len(units)
+        if how == BLOCK and plan.fidelity == SIMAI:
             again = [min(plan.checkpoint_layers * plan.vpp / len(units), 1.0)] * len(units)
-        elif len(units) % plan.vpp:
-            raise SpecError(f"checkpointing block: vpp {plan.vpp} does not divide the {len(units)} layers of a stage")
-        else:
-            chunk = len(units) // plan.vpp
+        elif how == BLOCK:
+            if len(units) % plan.vpp:
+                raise SpecError(f"checkpointing block: vpp {plan.vpp} does not divide the {len(units)} layers of a stage")
             again = [float(k % chunk < plan.checkpoint_layers) for k in range(len(units))]
-        ends = 1.0 if how in (FILE, SELECTIVE) else 0.0
-        head = [_Part(arrays.first_unit, ends)] if self.sections.head else []
-        tail = [_Part(arrays.last_unit, ends)] if self.sections.tail else []
-        return [*head, *map(_Part, units, again), *tail]
+        head, tail = (_Part(unit, float(how in (FILE, SELECTIVE))) for unit in (self.arrays.first_unit, self.arrays.last_unit))
+        return [*[head] * (head.unit >= 0), *map(_Part, units, again), *[tail] * (tail.unit >= 0)]
 
     def _units_of_a_stage(self) -> list[int]:
         """The unit of each layer of a stage; every stage must have the same ones, in the same order."""
@@ -159,10 +149,9 @@ class _Moved:
         """A once-per-step record."""
         compute, comm = rules_of(record, in_layer=False)
         factor = self._factor(compute)
-        sizes = zip(record.comm_bytes, map(self._factor, comm), strict=True)
         return record._replace(
             compute_ns=tuple(round(ns * factor) if factor != 1 else ns for ns in record.compute_ns),
-            comm_bytes=tuple(_moved_bytes(*each) for each in sizes),
+            comm_bytes=tuple(map(_moved_bytes, record.comm_bytes, map(self._factor, comm))),
         )
 
     def _work(self, part: _Part) -> tuple[list[Record], Floats]:
@@ -171,44 +160,37 @@ class _Moved:
         Forwards that run again are work of the backward, as SimAI uses one checkpoint at most. Their collectives, which
         fidelity event counts, need records of their own.
         """
-        rows = np.flatnonzero(self.pieces.unit == part.unit)
-        factor = self.scale[moving.COMPUTE] / NS
-        times = self.pieces.compute_s[rows] * factor
+        pieces, factor = self.arrays.pieces, self.scale[moving.COMPUTE] / NS
+        rows = np.flatnonzero(pieces.unit == part.unit)
+        times = pieces.compute_s[rows] * factor
         # how often the backward runs the forward of each piece again, and its nanoseconds in that
-        again = np.full(len(rows), part.again)
-        if self.plan.checkpointing == SELECTIVE:
-            again *= self.pieces.attention_core[rows]
+        again = part.again * (pieces.attention_core[rows] if self.plan.checkpointing == SELECTIVE else np.ones(len(rows)))
         again_ns = again * times[:, FORWARD]
         if self.plan.checkpointing == FILE:
-            again, again_ns = self.pieces.rerun[rows], self.pieces.rerun_s[rows] * factor
-        records = []
-        columns = []
-        for k, (row, record) in enumerate(zip(rows, self.of_unit[part.unit], strict=True)):
-            sizes = zip(record.comm_bytes, self.scale[self.pieces.comm_rule[row]].tolist(), strict=True)
-            record = record._replace(comm_bytes=tuple(_moved_bytes(*each) for each in sizes))
-            apart = self._apart(int(row), record, float(again[k]), part)
-            records += [record, *([_again_record(record, float(again[k]))] * apart)]
-            forward, of_input, of_weights = times[k].tolist()
-            columns.append((forward, of_input + (0.0 if apart else again_ns[k]), of_weights))
-            columns += [(0.0, 0.0, again_ns[k] / apart)] * apart if apart else []
+            again, again_ns = pieces.rerun[rows], pieces.rerun_s[rows] * factor
+        records, columns = list[Record](), list[tuple[float, ...]]()
+        for row, record, (forward, of_input, of_weights), runs, ns in zip(
+            rows.tolist(), self.of_unit[part.unit], times.tolist(), again.tolist(), again_ns.tolist(), strict=True
+        ):
+            sizes = map(_moved_bytes, record.comm_bytes, self.scale[pieces.comm_rule[row]].tolist())
+            moved = record._replace(comm_bytes=tuple(sizes))
+            apart = self._apart(row, moved, runs, part)
+            records += [moved, *[_again_record(moved, runs)] * apart]
+            columns += [(forward, of_input + (0.0 if apart else ns), of_weights), *[(0.0, 0.0, ns / max(apart, 1))] * apart]
         return records, np.array(columns)
 
     def _apart(self, row: int, record: Record, again: float, part: _Part) -> int:
         """Records needed for forwards that run again; all layers of a text have equally many, to be told apart."""
-        if self.plan.fidelity != EVENT or self.pieces.comm_kind[row, FORWARD] == NO_COMM:
+        arrays, how = self.arrays, self.plan.checkpointing
+        if self.plan.fidelity != EVENT or arrays.pieces.comm_kind[row, FORWARD] == NO_COMM:
             return 0
-        in_layer = part.unit not in (self.arrays.first_unit, self.arrays.last_unit)
         if again == 0:
-            return int(self.plan.checkpointing == BLOCK and in_layer)
-        name = CHECKPOINTING[self.plan.checkpointing]
-        if part.unit == self.arrays.first_unit:
-            raise SpecError(
-                f"checkpointing {name}: the collective of {record.name} runs again, for which the format has no place"
-            )
+            return int(how == BLOCK and part.unit not in (arrays.first_unit, arrays.last_unit))
+        told = f"checkpointing {CHECKPOINTING[how]}: the collective of {record.name} runs again"
+        if part.unit == arrays.first_unit:
+            raise SpecError(f"{told}, for which the format has no place")
         if not again.is_integer():
-            raise SpecError(
-                f"checkpointing {name}: the collective of {record.name} runs again {again:g} times in the mean of its layers"
-            )
+            raise SpecError(f"{told} {again:g} times in the mean of its layers")
         return int(again)
 
 
@@ -223,24 +205,24 @@ def _again_record(record: Record, again: float) -> Record:
     )
 
 
-def _in_whole_ns(records: list[Record], times: Floats, repetitions: int) -> list[list[Record]]:
+def _in_whole_ns(records: list[Record], times: Floats, repetitions: int, excess: int) -> list[list[Record]]:
     """The records of each repetition in whole nanoseconds; what is rounded off is carried on to the next number.
 
-    So a forward, and a backward, keep their sum over all repetitions within half a nanosecond.
+    So a forward, and a backward, keep their sum over all repetitions within half a nanosecond. `excess`: what the weight
+    gradient of the first record has in the first repetition besides.
     """
     whole = np.empty((repetitions, *times.shape))
     for columns in (slice(0, 1), slice(1, 3)):
         ends = np.rint(np.cumsum(np.tile(times[:, columns].ravel(), repetitions)))
         whole[:, :, columns] = np.diff(ends, prepend=0.0).reshape(repetitions, len(records), -1)
-    by_times = {}
-    lines = []
-    for times_ns in whole:
-        key = times_ns.tobytes()
-        if key not in by_times:
-            rows = zip(records, times_ns.tolist(), strict=True)
-            by_times[key] = [record._replace(compute_ns=tuple(map(int, row))) for record, row in rows]
-        lines.append(by_times[key])
-    return lines
+    whole[0, 0, WEIGHT_GRADIENT] += excess
+
+    @cache  # lines are few, repetitions many
+    def timed(times_ns: bytes) -> list[Record]:
+        rows = np.frombuffer(times_ns).reshape(times.shape).tolist()
+        return [record._replace(compute_ns=tuple(map(int, row))) for record, row in zip(records, rows, strict=True)]
+
+    return [timed(times_ns.tobytes()) for times_ns in whole]
 
 
 def _moved_bytes(recorded: int, factor: float) -> int:

@@ -1,6 +1,8 @@
 """Line 1 of a SimAI/AICB workload text: the plan of the recording, in the three generations of its generator."""
 
 import re
+from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 from sim_core.documents import Fields
@@ -27,6 +29,10 @@ _SAME_KEY = {"expert_parallel_npu_group": "ep"}
 """Keys under another name: AICB writes this one into benchmarks of all-reduces."""
 _FIRST = "first generation of AICB, whose header states only the TP group"
 _INT64_MAX = 2**63 - 1
+_LONGEST = 64
+"""Characters of a number; what is longer is too large, whatever it says."""
+_WHOLE = re.compile(r"\A([0-9]+)\.0*\Z", re.ASCII)
+"""A whole number that some generators write as a float."""
 _INTEGER = re.compile(r"[+-]?[0-9]+\Z", re.ASCII)
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}:?\Z", re.ASCII)
 
@@ -47,116 +53,100 @@ class Header(NamedTuple):
     pp_comm: int
 
 
-def integer(text: str, place: Place, what: str, *, least: int, most: int = _INT64_MAX) -> int:
+def integer(text: str, place: Place, what: str, *, least: int = 0, most: int = _INT64_MAX) -> int:
     """A decimal integer from `least` to `most`, by default of 64 bits. Raises FormatError that names `what` it is."""
-    bounded = most < _INT64_MAX
-    expected = whole_number(least, most) if bounded else f"a whole number of at least {least}"
+    expected = whole_number(least, most) if most < _INT64_MAX else f"a whole number of at least {least}"
     if _INTEGER.match(text):
-        too_long = len(text) > 64 or len(text.lstrip("+-0")) > 19 or abs(int(text)) > _INT64_MAX
-        if not too_long and least <= int(text) <= most:
-            return int(text)
-        if too_long and not bounded and not text.startswith("-"):
+        value = int(text) if len(text) <= _LONGEST else None
+        if value is not None and least <= value <= most:
+            return value
+        if most == _INT64_MAX and (value is None or value > most) and not text.startswith("-"):
             expected = "a number below 2^63"
     raise FormatError(*place, what, shown(text), expected)
 
 
-class HeaderLine:
-    """Parser of line 1: `header` with the `warnings` about it; `first_generation`: whether it states only the TP group."""
+class HeaderLine(NamedTuple):
+    """Line 1 with the warnings about it. `first_generation`: it states only the TP group."""
 
-    def __init__(self, place: Place, text: str, all_gpus: int | None) -> None:
-        self.place, self.tokens = place, text.split()
-        self.values: Fields = {}  # whole numbers, and ids of LIST_KEYS
-        self.unknown: list[str] = []
-        self.warnings: list[str] = []
-        policy = self.tokens[0]
-        if policy in REFUSED_POLICIES:
-            refused = f"policy {policy} is not supported ({REFUSED_POLICIES[policy]})"
-            raise self._fail(refused, expected=f"{RERUN_POLICY} or {POLICY}")
-        if policy not in (POLICY, RERUN_POLICY):
-            raise self._fail("unknown policy", shown(policy), f"{RERUN_POLICY} or {POLICY}")
-        position = 1
-        while position < len(self.tokens):
-            position = self._entry(position)
-        self.first_generation = self.values.keys() - LIST_KEYS == {TP_KEY} and not self.unknown
-        self._complete(all_gpus)
-        self.header = self._header(policy)
+    header: Header
+    first_generation: bool
+    warnings: list[str]
 
-    def _fail(self, what: str, found: str = "", expected: str = "") -> FormatError:
-        return FormatError(*self.place, what, found, expected)
 
-    def _warn(self, what: str) -> None:
-        self.warnings.append(f"{self.place[0]}:{self.place[1]}: {what}")
+def read_header(place: Place, text: str, all_gpus: int | None) -> HeaderLine:
+    """Parse line 1; `all_gpus` as `read_simai_text` has it. Raises FormatError."""
+    policy, *tokens = text.split()
+    fail, valid = partial(FormatError, *place), f"{RERUN_POLICY} or {POLICY}"
+    if policy in REFUSED_POLICIES:
+        raise fail(f"policy {policy} is not supported ({REFUSED_POLICIES[policy]})", expected=valid)
+    if policy not in (POLICY, RERUN_POLICY):
+        raise fail("unknown policy", shown(policy), valid)
+    values, unknown = _entries(place, deque(tokens))
+    said = [f"unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})" for key in unknown]
+    stated = values.get("all_gpus", all_gpus)
+    if all_gpus not in (None, stated):
+        raise fail("`all_gpus`", f"{stated}", f"{all_gpus}, as workload.all_gpus")
+    first_generation = values.keys() - LIST_KEYS == {TP_KEY} and not unknown
+    if first_generation:  # it describes one micro-batch on one stage of TP x DP
+        if all_gpus is None:
+            raise fail(f"{_FIRST}; the number of GPUs is missing", expected="workload.all_gpus")
+        values |= {"ep": 1, "pp": 1, "vpp": 1, "ga": 1, "all_gpus": all_gpus}
+        said.append(f"{_FIRST}: taken as one micro-batch on one stage, without experts")
+    needed = [TP_KEY, "ep", "pp", "ga", "all_gpus", *(LIST_KEYS if policy == RERUN_POLICY else ())]
+    for key in needed:
+        if key not in values:
+            found = f"the unknown key `{unknown[0]}`" if unknown else ""
+            raise fail(f"header key `{key}:` is missing", found, " ".join(f"{k}:" for k in needed))
+    header = Header(policy, *({**_UNSTATED, **values}[key] for key in HEADER_KEYS))
+    tp, pp, gpus = header.tp, header.pp, header.all_gpus
+    if gpus % (tp * pp):
+        how = "exceeds" if tp * pp > gpus else "does not divide"
+        raise fail(f"model_parallel_NPU_group({tp}) * pp({pp}) = {tp * pp} {how} all_gpus({gpus})")
+    if gpus // (tp * pp) % header.ep:
+        raise fail(f"ep({header.ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
+    if policy == POLICY and (header.checkpoints or header.checkpoint_initiates):
+        said.append(f"{POLICY} runs nothing again: the checkpoint ids have no effect")
+    if "vpp" not in values:
+        said.append("the header has no `vpp:`, taken as 1")
+    return HeaderLine(header, first_generation, [f"{place[0]}:{place[1]}: {what}" for what in said])
 
-    def _number(self, what: str, text: str, *, least: int = 0, most: int = _INT64_MAX) -> int:
-        return integer(text, self.place, what, least=least, most=most)
 
-    def _entry(self, position: int) -> int:
-        """Read the key at `position` with its value; returns the position of the next key."""
-        token = self.tokens[position]
+def _entries(place: Place, tokens: deque[str]) -> tuple[Fields, list[str]]:
+    """The values of known keys, whole numbers and ids of LIST_KEYS, and the unknown keys."""
+    values, unknown, fail = Fields(), list[str](), partial(FormatError, *place)
+    while tokens:
+        token = tokens.popleft()
         key = _SAME_KEY.get(token.removesuffix(":"), token.removesuffix(":"))
         if not _KEY.match(token):
-            if self.unknown:
-                raise self._fail(f"unknown key `{self.unknown[-1]}` ({nearest(self.unknown[-1], HEADER_KEYS)})")
-            raise self._fail("a header key is missing", shown(token), "`key: value`")
+            if unknown:
+                raise fail(f"unknown key `{unknown[-1]}` ({nearest(unknown[-1], HEADER_KEYS)})")
+            raise fail("a header key is missing", shown(token), "`key: value`")
         if not token.endswith(":") and key != "pp_comm":  # some generators omit this colon
-            raise self._fail("key without a colon", shown(token), f"`{key}:`")
-        if key in self.values:
-            raise self._fail(f"key `{key}` is repeated")
-        if position + 1 >= len(self.tokens) or self.tokens[position + 1].endswith(":"):
-            raise self._fail(f"key `{key}` without a value", expected="a number")
-        value = self.tokens[position + 1]
+            raise fail("key without a colon", shown(token), f"`{key}:`")
+        if key in values:
+            raise fail(f"key `{key}` is repeated")
+        if not tokens or tokens[0].endswith(":"):
+            raise fail(f"key `{key}` without a value", expected="a number")
+        value = tokens.popleft()
         if key in LIST_KEYS:
-            return self._ids(key, value, position + 2)
-        if key == "pp_comm":
-            whole = re.fullmatch(r"([0-9]+)\.0*", value)  # written as a float by some generators
-            self.values[key] = self._number("`pp_comm`", whole[1] if whole else value)
+            values[key] = _ids(place, key, integer(value, place, f"count of `{key}`"), tokens)
+        elif key == "pp_comm":
+            values[key] = integer(_WHOLE.sub(r"\1", value), place, "`pp_comm`")
         elif key in HEADER_KEYS:
-            self.values[key] = self._number(f"`{key}`", value, least=1, most=LARGEST["tp" if key == TP_KEY else key])
+            values[key] = integer(value, place, f"`{key}`", least=1, most=LARGEST["tp" if key == TP_KEY else key])
         else:
-            self.unknown.append(key)
-            self._warn(f"unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})")
-        return position + 2
+            unknown.append(key)
+    return values, unknown
 
-    def _ids(self, key: str, text: str, start: int) -> int:
-        """`N id...`: the ids follow the count."""
-        count = self._number(f"count of `{key}`", text)
-        ids = self.tokens[start : start + count]
-        short = next((k for k, token in enumerate(ids) if token.endswith(":")), len(ids))
-        if short < count:
-            raise self._fail(f"`{key}` has too few ids", f"{short} of {count}", f"{count} layer ids")
-        self.values[key] = tuple(sorted({self._number(f"id of `{key}`", token) for token in ids}))
-        after = self.tokens[start + count : start + count + 1]
-        if after and _INTEGER.match(after[0]):
-            raise self._fail(f"`{key}` has more ids than its count", shown(after[0]), f"{count} layer ids")
-        return start + count
 
-    def _complete(self, all_gpus: int | None) -> None:
-        """Complete a header of the first generation, which describes one micro-batch on one stage of TP x DP."""
-        stated = self.values.get("all_gpus")
-        if stated is not None and all_gpus not in (None, stated):
-            raise self._fail("`all_gpus`", f"{stated}", f"{all_gpus}, as workload.all_gpus")
-        if self.first_generation:
-            if all_gpus is None:
-                raise self._fail(f"{_FIRST}; the number of GPUs is missing", expected="workload.all_gpus")
-            self.values |= {"ep": 1, "pp": 1, "vpp": 1, "ga": 1, "all_gpus": all_gpus}
-            self._warn(f"{_FIRST}: taken as one micro-batch on one stage, without experts")
-
-    def _header(self, policy: str) -> Header:
-        needed = [TP_KEY, "ep", "pp", "ga", "all_gpus", *(LIST_KEYS if policy == RERUN_POLICY else ())]
-        values = self.values
-        missing = [key for key in needed if key not in values]
-        if missing:
-            unknown = f"the unknown key `{self.unknown[0]}`" if self.unknown else ""
-            raise self._fail(f"header key `{missing[0]}:` is missing", unknown, " ".join(f"{k}:" for k in needed))
-        header = Header(policy, *({**_UNSTATED, **values}[key] for key in HEADER_KEYS))
-        tp, pp, gpus = header.tp, header.pp, header.all_gpus
-        if gpus % (tp * pp):
-            how = "exceeds" if tp * pp > gpus else "does not divide"
-            raise self._fail(f"model_parallel_NPU_group({tp}) * pp({pp}) = {tp * pp} {how} all_gpus({gpus})")
-        if gpus // (tp * pp) % header.ep:
-            raise self._fail(f"ep({header.ep}) does not divide the data-parallel size {gpus // (tp * pp)}")
-        if policy == POLICY and (header.checkpoints or header.checkpoint_initiates):
-            self._warn(f"{POLICY} runs nothing again: the checkpoint ids have no effect")
-        if "vpp" not in values:
-            self._warn("the header has no `vpp:`, taken as 1")
-        return header
+def _ids(place: Place, key: str, count: int, tokens: deque[str]) -> tuple[int, ...]:
+    """So many ids, taken from `tokens`."""
+    ids: list[str] = []
+    while len(ids) < count:
+        if not tokens or tokens[0].endswith(":"):
+            raise FormatError(*place, f"`{key}` has too few ids", f"{len(ids)} of {count}", f"{count} layer ids")
+        ids.append(tokens.popleft())
+    found = sorted({integer(token, place, f"id of `{key}`") for token in ids})
+    if tokens and _INTEGER.match(tokens[0]):
+        raise FormatError(*place, f"`{key}` has more ids than its count", shown(tokens[0]), f"{count} layer ids")
+    return tuple(found)

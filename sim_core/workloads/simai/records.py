@@ -8,6 +8,7 @@ import numpy as np
 from sim_core.documents import Fields, Values
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
+from sim_core.workloads.simai.header import LIST_KEYS
 from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import Record, SimaiText
 
@@ -79,23 +80,23 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
     for name in sorted({c.record for c in choices if c.unit == "s" and c.record.startswith(FINAL)} - names):
         text, names = _with_final(text, name), {*names, name}
     records = list(text.records)
-    for record, phase, unit, amount in choices:
-        mine = [k for k, each in enumerate(records) if each.name == record]
+    for name, phase, unit, amount in choices:
+        mine = [k for k, each in enumerate(records) if each.name == name]
         if not mine:
-            raise SpecError(f"workload.records: {named(record)}: {text.path} has no such record, {nearest(record, names)}")
+            raise SpecError(f"workload.records: {named(name)}: {text.path} has no such record, {nearest(name, names)}")
+        # where each line has a measured time, or a message
+        column, least = ("comm_bytes", 0) if unit == "B" else ("compute_ns", PLACEHOLDER_NS)
+        has = {k: [p for p in range(3) if getattr(records[k], column)[p] > least] for k in mine}
         if unit == "s":
-            some = {k: [p for p, ns in enumerate(records[k].compute_ns) if ns > PLACEHOLDER_NS] for k in mine}
-            phases = {k: [phase] if phase >= 0 else some[k] or [0, 1, 2] for k in [k for k in mine if some[k]] or mine}
+            phases = {k: [phase] if phase >= 0 else has[k] or [0, 1, 2] for k in [k for k in mine if has[k]] or mine}
+        elif unit == "B":
+            phases = {k: [p for p in has[k] if phase in (-1, p) and records[k].collective[p] != "NONE"] for k in mine}
+            if not any(phases.values()):
+                where = f".{PHASES[phase]}" if phase >= 0 else ""
+                raise SpecError(f"workload.records: {named(name)}{where}: found a size, but the record has no message there")
         else:
-            sent = {
-                k: [p for p in range(3) if records[k].collective[p] != "NONE" and records[k].comm_bytes[p] > 0] for k in mine
-            }
-            phases = {k: those for k in mine if (those := [p for p in sent[k] if phase in (-1, p)])}
-        if unit == "B" and not phases:
-            where = f".{PHASES[phase]}" if phase >= 0 else ""
-            raise SpecError(f"workload.records: {named(record)}{where}: found a size, but the record has no message there")
-        column = "compute_ns" if unit == "s" else "comm_bytes"
-        for k, chosen in phases.items() if unit else ():
+            continue
+        for k, chosen in phases.items():
             before = getattr(records[k], column)
             after: Fields = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
             records[k] = records[k]._replace(**after)
@@ -104,16 +105,11 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
-    ends = sections_of(text, []).repetitions[:, -1] + 1
-    header, records = text.header, list(text.records)
+    ends, records, moved = sections_of(text, []).repetitions[:, -1] + 1, list(text.records), {}
     for end in reversed(ends.tolist()):
         records.insert(end, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100))
-
-    def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple((np.array(ids, int) + np.searchsorted(ends, ids, side="right")).tolist())
-
-    return text._replace(
-        header=header._replace(checkpoints=moved(header.checkpoints), checkpoint_initiates=moved(header.checkpoint_initiates)),
-        records=tuple(records),
-        line_of=np.insert(text.line_of, ends, text.line_of[ends - 1]),
-    )
+    for key in LIST_KEYS:
+        ids = np.array(getattr(text.header, key), int)
+        moved[key] = tuple((ids + np.searchsorted(ends, ids, side="right")).tolist())
+    line_of = np.insert(text.line_of, ends, text.line_of[ends - 1])
+    return text._replace(header=text.header._replace(**moved), records=tuple(records), line_of=line_of)

@@ -1,13 +1,15 @@
 """Sections of a SimAI text: once-per-step records, micro-batches, layers."""
 
-import itertools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise, takewhile
 
 import numpy as np
 
 from sim_core.arrays import Ints
+from sim_core.documents import Words
 from sim_core.workloads.simai.text import Record, SimaiText
 
 EMBEDDING = "embedding_layer"
@@ -60,7 +62,7 @@ class Sections:
         periods = (period for period in range(1, count // 2 + 1) if count % period == 0 and names[period:] == names[:-period])
         period = next(periods, 0)
         starts = range(0, count, period) if period else [k for k, name in enumerate(names) if name == names[0]]
-        return [range(self.head + begin, self.head + end) for begin, end in itertools.pairwise([*starts, count])]
+        return [range(self.head + begin, self.head + end) for begin, end in pairwise([*starts, count])]
 
     @cached_property
     def dense_layers(self) -> int:
@@ -76,19 +78,18 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     def warn(line: int, what: str) -> None:
         warnings.append(f"{text.path}:{text.line_of[line]}: {what}")
 
-    line_names = [record.name for record in text.records]
-    total = end = len(line_names)
-    starts = [k for k, name in enumerate(line_names) if name == EMBEDDING]
-    while end > 0 and _AFTER.match(line_names[end - 1]):
-        end -= 1
+    names = [record.name for record in text.records]
+    end = len(names) - _number(takewhile(_AFTER.match, reversed(names)))
+    starts = [k for k, name in enumerate(names) if name == EMBEDDING]
     if not starts:
-        starts = [next((k for k, name in enumerate(line_names) if not _BEFORE.match(name)), total)]
+        starts = [_number(takewhile(_BEFORE.match, names))]
         warn(0, f"no `{EMBEDDING}`: all layer lines are taken as one micro-batch")
     begin = starts[0]
     if begin >= end:
         raise text.fault(-1, "no layers", expected="layers after the step records")
-    only_embeddings = set(line_names[begin:end]) == {EMBEDDING}
-    benchmark = only_embeddings and text.header.ga == text.header.pp == 1  # such as SimAI's microAllReduce.txt
+    benchmark = {*names[begin:end]} == {
+        EMBEDDING
+    } and text.header.ga == text.header.pp == 1  # such as SimAI's microAllReduce.txt
     if benchmark:
         starts = [begin]
         warn(begin, f"no record but `{EMBEDDING}`: a benchmark of collectives, each record is taken as a layer")
@@ -99,41 +100,39 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     if any(kind == "NONE" and size for r in text.records for kind, size in zip(r.collective, r.comm_bytes, strict=True)):
         warn(0, "bytes with collective NONE are ignored")
     # a layer before the first micro-batch, or a once-per-step record inside one: its position decides
-    if (early := next((k for k in range(begin) if not _BEFORE.match(line_names[k])), None)) is not None:
-        warn(early, f"record {line_names[early]} before the first layers: taken once per step")
-    first = [line_names[k] for k in repetitions[0]]
-    if (inside := next((k for k, name in enumerate(first) if _BEFORE.match(name) or _AFTER.match(name)), None)) is not None:
-        warn(begin + inside, f"record {first[inside]} among the layers: taken as part of a layer")
+    early = _number(takewhile(_BEFORE.match, names[:begin]))
+    if early < begin:
+        warn(early, f"record {names[early]} before the first layers: taken once per step")
+    first = [names[k] for k in repetitions[0]]
+    inside = next((k for k, name in enumerate(first, begin) if _BEFORE.match(name) or _AFTER.match(name)), None)
+    if inside is not None:
+        warn(inside, f"record {names[inside]} among the layers: taken as part of a layer")
     head = int(first[0] == EMBEDDING and not benchmark)
-    tail = 0
-    while tail < len(first) - head and _LAST_STAGE.match(first[-1 - tail]):
-        tail += 1
+    tail = _number(takewhile(_LAST_STAGE.match, reversed(first[head:])))
     if head + tail >= len(first):
         raise text.fault(begin, "no layers", expected=f"layers after `{EMBEDDING}`")
-    return Sections(text, range(begin), repetitions, range(end, total), head, tail)
+    return Sections(text, range(begin), repetitions, range(end, len(names)), head, tail)
+
+
+def _number(names: Iterable[str]) -> int:
+    return sum(1 for _ in names)
 
 
 def _repetitions(text: SimaiText, bounds: list[int]) -> Ints:
     """Layer lines of each micro-batch; all must have the same records (times may differ)."""
-    shape_ids: dict[object, int] = {}
-    shapes = np.array([shape_ids.setdefault(shape_of(record), len(shape_ids)) for record in text.records])
-    size = bounds[1] - bounds[0]
-    for number, (begin, end) in enumerate(itertools.pairwise(bounds), 1):
-        if end - begin != size:
-            what, expected = f"records of micro-batch {number}", f"{size} as in the first"
-            raise text.fault(end - 1, what, str(end - begin), expected)
-        differs = np.flatnonzero(shapes[begin:end] != shapes[bounds[0] : bounds[1]])
-        if len(differs):
-            k = int(differs[0])
-            here, first = (
-                " ".join([record.name, *map("{}{} {}".format, record.collective, record.suffix, record.comm_bytes)])
-                for record in text.at((begin + k, bounds[0] + k))
-            )
-            what, expected = f"record {k + 1} of micro-batch {number}", f"{first} as in the first"
-            raise text.fault(begin + k, what, here, expected)
-    return np.arange(bounds[0], bounds[-1]).reshape(-1, size)
+    shapes = [shape_of(record) for record in text.records]
+    first = shapes[bounds[0] : bounds[1]]
+    for number, (begin, end) in enumerate(pairwise(bounds), 1):
+        if end - begin != len(first):
+            what, expected = f"records of micro-batch {number}", f"{len(first)} as in the first"
+            raise text.fault(end - 1, what, f"{end - begin}", expected)
+        for k, both in enumerate(zip(shapes[begin:end], first, strict=True)):
+            if both[0] != both[1]:
+                here, there = (" ".join([name, *map("{}{} {}".format, *columns)]) for name, *columns in both)
+                raise text.fault(begin + k, f"record {k + 1} of micro-batch {number}", here, f"{there} as in the first")
+    return np.arange(bounds[0], bounds[-1]).reshape(-1, len(first))
 
 
-def shape_of(record: Record) -> tuple[object, ...]:
+def shape_of(record: Record) -> tuple[str, Words, Words, tuple[int, ...]]:
     """The fields that are equal in records that differ only in times."""
     return record.name, record.collective, record.suffix, record.comm_bytes

@@ -13,7 +13,7 @@ from sim_core.documents import Words
 from sim_core.errors import FormatError, Place, shown, shown_near
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import text_lines
-from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, HeaderLine, integer
+from sim_core.workloads.simai.header import HEADER_KEYS, LIST_KEYS, RERUN_POLICY, Header, integer, read_header
 from sim_core.workloads.words import group_of, words_of
 
 COLLECTIVES = tuple(kinds_by("simai"))
@@ -69,34 +69,26 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
 
     `all_gpus` is for files of the first generation, which lack it; one that contradicts the header is an error.
     """
-    lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
-    line = HeaderLine((path, lines[0][0]), lines[0][1], all_gpus)
-    header = line.header
-    if len(lines) < 2:
-        raise FormatError(path, lines[0][0] + 1, "the number of layers is missing", expected="a whole number above 0")
-    records = _body(path, lines, (*COLLECTIVES, BROADCAST) if line.first_generation else COLLECTIVES)
-    line_of = np.array([number for number, _ in lines[2:]], int)
-    _check_ids(line.place, header, len(records))
-    if line.first_generation:
-        records = _of_first_generation(path, header, records, line_of.tolist(), line.warnings)
-    return SimaiText(path, header, records, line_of, tuple(line.warnings))
-
-
-def _body(path: str, lines: list[tuple[int, str]], kinds: Words) -> tuple[Record, ...]:
-    """Line 2 and the layer lines; a repeated line costs only a look-up."""
-    (number, text), what = lines[1], "the number of layers"
-    tokens = text.split()
-    if len(tokens) != 1:
-        raise FormatError(path, number, what, shown(text.strip()), "one whole number")
-    count = integer(tokens[0], (path, number), what, least=1)
-    if count != len(lines) - 2:
-        where = lines[-1][0] if count > len(lines) - 2 else lines[2 + count][0]
-        raise FormatError(path, where, "layer lines", f"{len(lines) - 2}", f"{count} (line {number})")
-    read = {}
-    for line, raw in lines[2:]:
+    (first, raw), *lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
+    header, first_generation, warnings = read_header((path, first), raw, all_gpus)
+    what = "the number of layers"
+    if not lines:
+        raise FormatError(path, first + 1, f"{what} is missing", expected="a whole number above 0")
+    (second, raw), *lines = lines
+    if len(raw.split()) != 1:
+        raise FormatError(path, second, what, shown(raw.strip()), "one whole number")
+    count = integer(raw.strip(), (path, second), what, least=1)
+    if count != len(lines):
+        where = lines[count][0] if count < len(lines) else lines[-1][0] if lines else second
+        raise FormatError(path, where, "layer lines", f"{len(lines)}", f"{count} (line {second})")
+    kinds = (*COLLECTIVES, BROADCAST) if first_generation else COLLECTIVES
+    read: dict[str, Record] = {}  # a repeated line costs only a look-up
+    for line, raw in lines:
         if raw not in read:
             read[raw] = _record((path, line), raw, kinds)
-    return tuple(read[raw] for _, raw in lines[2:])
+    text = SimaiText(path, header, tuple(read[raw] for _, raw in lines), np.array([line for line, _ in lines]), ())
+    _check_ids((path, first), header, count)
+    return (_of_first_generation(text, warnings) if first_generation else text)._replace(warnings=tuple(warnings))
 
 
 def _record(place: Place, raw: str, kinds: Words) -> Record:
@@ -132,23 +124,24 @@ def _collective(place: Place, column: int, text: str, kinds: Words) -> tuple[str
     raise FormatError(*place, f"{what}: unknown collective", shown_near(text, text.upper(), kinds), " ".join(kinds))
 
 
-def _of_first_generation(
-    path: str, header: Header, records: Sequence[Record], lines: Sequence[int], warnings: list[str]
-) -> tuple[Record, ...]:
-    """The records with their broadcasts as all-gathers, and a warning at the first of them.
+def _of_first_generation(text: SimaiText, warnings: list[str]) -> SimaiText:
+    """The text with its broadcasts as all-gathers, and a warning at the first of them.
 
     Raises FormatError for DeepSpeed ZeRO-3, which gathers parameters over DP in columns that belong to the TP group.
     """
-    for record, line in zip(records, lines, strict=True):
-        if header.tp == 1 and record.collective[:2] == ("NONE", "ALLGATHER"):
+    for line, record in enumerate(text.records):
+        if text.header.tp == 1 and record.collective[:2] == ("NONE", "ALLGATHER"):
             found = f"{record.name} gathers {record.comm_bytes[1]} bytes in the column of a TP group of 1"
             expected = "work of TP and DP; a gather of parameters layer by layer cannot be told in this format"
-            raise FormatError(path, line, "DeepSpeed ZeRO-3 sample of AICB's first generation", found, expected)
-    first = next((line for record, line in zip(records, lines, strict=True) if BROADCAST in record.collective), None)
-    if first is not None:
-        warnings.append(f"{path}:{first}: BROADCAST is taken as ALLGATHER: both send every byte once round a ring")
+            raise text.fault(line, "DeepSpeed ZeRO-3 sample of AICB's first generation", found, expected)
+    sent = [line for line, record in enumerate(text.records) if BROADCAST in record.collective]
+    if sent:
+        where = f"{text.path}:{text.line_of[sent[0]]}"
+        warnings.append(f"{where}: BROADCAST is taken as ALLGATHER: both send every byte once round a ring")
     same = {BROADCAST: "ALLGATHER"}
-    return tuple(record._replace(collective=tuple(same.get(c, c) for c in record.collective)) for record in records)
+    return text._replace(
+        records=tuple(record._replace(collective=tuple(same.get(c, c) for c in record.collective)) for record in text.records)
+    )
 
 
 def _check_ids(place: Place, header: Header, records: int) -> None:
@@ -157,7 +150,7 @@ def _check_ids(place: Place, header: Header, records: int) -> None:
     for key in LIST_KEYS:
         for value in getattr(header, key):
             if value >= records:
-                raise FormatError(*place, f"id of `{key}`", str(value), f"0 to {records - 1}")
+                raise FormatError(*place, f"id of `{key}`", f"{value}", f"0 to {records - 1}")
     for value in header.checkpoint_initiates:
         if value < first:
             raise FormatError(*place, f"id of `{LIST_KEYS[1]}`", f"{value}", "a checkpoint at or before it")
