@@ -13,7 +13,6 @@ from sim_core.simulator import Results, simulate
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
-from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.workload import Workload
@@ -73,8 +72,7 @@ def _read_back(text: str, hardware: HardwareTable, written_for: Plans, facts: Fa
     """The results of a text under the plan that it was written for."""
     label = "the exported text"
     try:
-        sections = sections_of(read_simai_text(label, text.encode()), [])
-        read = workload_from_simai(read_file(sections, facts), [])
+        read = workload_from_simai(read_file(read_simai_text(label, text.encode()), facts))
         own = {**read.base._asdict(), "layers": read.layers, "checkpointing": FILE, "checkpoint_layers": 0}
         columns: Fields = {name: np.full(1, value, int) for name, value in own.items()}
         return _simulated(read, hardware, written_for._replace(**columns))

@@ -71,7 +71,7 @@ class _Moved:
 
     def __init__(self, text: SimaiText, workload: Workload, plan: Plan, scale: Floats) -> None:
         self.arrays, self.plan, self.scale = workload.arrays, plan, scale
-        self.sections = sections = sections_of(text, [])
+        self.sections = sections = sections_of(text)
         self.kinds = np.diff(self.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
         # the records of each unit, as they stand in the file
         micro = sections.micro

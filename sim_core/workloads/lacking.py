@@ -12,9 +12,9 @@ from sim_core.models.messages import pipeline_bytes
 from sim_core.models.weights import REPLICATED, weights_of
 from sim_core.workloads import moving
 from sim_core.workloads.lacking_messages import SIMAI, sizes_of, with_messages
+from sim_core.workloads.modelled import gradient_rows
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
-    ALL_GATHER,
     ALL_REDUCE,
     DP,
     DP_EP,
@@ -36,7 +36,6 @@ from sim_core.workloads.workload import (
     step_pieces,
 )
 
-PARAMETER_BYTES = 2.0
 LEAST_OPTIMIZER_S = 1e-6
 """A SimAI text without times has 1 ns in each once-per-step record, and none of an optimizer."""
 
@@ -79,7 +78,7 @@ def optimizer_of(of_model: Workload, base: BasePlan) -> Optimizer:
     optimizer, rank, whole = of_model.arrays.optimizer, rank_of(of_model, base), rank_of(of_model, of_model.base)
     return optimizer._replace(
         dense_bytes=optimizer.dense_bytes * rank.dense / whole.dense,
-        expert_bytes=optimizer.expert_bytes * rank.experts / whole.experts if whole.experts else 0.0,
+        expert_bytes=optimizer.expert_bytes * rank.experts / (whole.experts or 1.0),
     )
 
 
@@ -121,29 +120,21 @@ def _gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told:
     dense_known, experts_known = has_dense or arrays.layered_gradients, has_experts or not recorded.has_experts
     if dense_known and experts_known and recorded.ends_known:
         return [], shares
-    rank = rank_of(of_model, arrays.base)
+    rank, rows = rank_of(of_model, arrays.base), []
     sharded = bool((step.role == GATHER_PARAMETERS).any()) if has_dense else modelled.stack.sharding != "none"
-    rows = []
-
-    def reduce(group: int, count: float, rule: int) -> None:
-        """Gradients, and the values of parameters where an optimizer is sharded."""
-        kind, where = REDUCE_SCATTER if sharded else ALL_REDUCE, WEIGHT_GRADIENT
-        sent = [(REDUCE_GRADIENTS, kind, width), (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES)]
-        for role, kind, each in sent[: 1 + sharded]:
-            rows.append(StepRow(role, where, comm_kind=kind, comm_group=group, comm_bytes=each * count, comm_rule=rule))
-
+    kind = REDUCE_SCATTER if sharded else ALL_REDUCE
     if not dense_known:
         told.append("gradients")
-        reduce(DP, rank.dense, moving.PARAMETERS)
+        rows += gradient_rows(DP, rank.dense, moving.PARAMETERS, kind, width)[: 1 + sharded]
         shares = rank.shares
     elif not recorded.ends_known:
         told.append("the embedding's part of the parameters")
         shares = _shares(arrays, rank, has_experts)
     if not experts_known:
         told.append("gradients of experts")
-        # a SimAI text counts shared experts here, too
-        reduce(DP_EP, rank.experts / (1 - shares.shared), moving.EXPERT_PARAMETERS)
-    return rows, shares
+        experts = rank.experts / (1 - shares.shared)  # a SimAI text counts shared experts here, too
+        rows += gradient_rows(DP_EP, experts, moving.EXPERT_PARAMETERS, kind, width)[: 1 + sharded]
+    return [row._replace(phase=WEIGHT_GRADIENT) for row in rows], shares
 
 
 def _shares(arrays: Arrays, rank: Rank, known: bool) -> Shares:

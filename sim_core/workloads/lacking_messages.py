@@ -20,14 +20,12 @@ from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages
 from sim_core.models.weights import sequence_of
 from sim_core.workloads import moving
-from sim_core.workloads.simai.sections import COUNT_BYTES, EXPERTS
+from sim_core.workloads.simai.sections import COUNT_BYTES, EXPERTS, RECORDS_OF_EXPERTS
 from sim_core.workloads.workload import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
     EP,
-    FORWARD,
-    INPUT_GRADIENT,
     NO_COMM,
     REDUCE_SCATTER,
     TP,
@@ -64,25 +62,21 @@ class Message(NamedTuple):
 
 def messages_of_record(name: str, nth: int, sizes: Sizes) -> tuple[Message | None, Message | None]:
     """The messages of forward and input gradient; `nth`: records of this name that precede it in the layer."""
-    whole, routed = sizes.activation, sizes.routed
-    gathered, scattered = (Message(kind, TP, routed, moving.ACTIVATION) for kind in (ALL_GATHER, REDUCE_SCATTER))
-    if name == EXPERTS:
-        exchanged = Message(ALL_TO_ALL, EP, routed / sizes.tp, moving.SHARDED_ACTIVATION)
-        each = (
-            (Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS), None),
-            (exchanged._replace(bytes=exchanged.bytes * sizes.dispatch), exchanged),
-            (gathered, scattered),
-            (scattered, gathered),
-            (exchanged, exchanged),
-        )
-        return each[nth] if nth < len(each) else (None, None)
+    size = sizes.routed if name == EXPERTS else sizes.activation
+    gathered, scattered, reduced = (
+        Message(kind, TP, size, moving.ACTIVATION) for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)
+    )
+    if name == EXPERTS and nth < RECORDS_OF_EXPERTS:
+        combined = Message(ALL_TO_ALL, EP, size / sizes.tp, moving.SHARDED_ACTIVATION)
+        dispatched = combined._replace(bytes=combined.bytes * sizes.dispatch)
+        counts = Message(ALL_GATHER, TP, sizes.counts, moving.EXPERT_COUNTS)
+        backward = (None, combined, scattered, gathered, combined)
+        return (counts, dispatched, gathered, scattered, combined)[nth], backward[nth]
     if name in ("embedding_layer", "attention_layer", "mlp_layer"):
-        return Message(ALL_REDUCE, TP, whole, moving.ACTIVATION), None
+        return reduced, None
     if name.endswith("_column"):
-        return gathered._replace(bytes=whole), scattered._replace(bytes=0.0)
-    if name.endswith("_row"):
-        return scattered._replace(bytes=whole), gathered._replace(bytes=whole)
-    return None, None
+        return gathered, scattered._replace(bytes=0.0)
+    return (scattered, gathered) if name.endswith("_row") else (None, None)
 
 
 SIMAI = "simai"
@@ -94,9 +88,9 @@ def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> 
     """Columns and names with the messages on some groups, and the groups on which they are in the form of the file."""
     arrays, formed = recorded.arrays, []
     if recorded.kind == SIMAI:
-        in_form = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
-        formed = [group for group in groups if (in_form.has_tp_messages if group == TP else in_form.has_ep_messages)]
-        arrays = in_form.arrays if formed else arrays
+        found = replace(recorded, arrays=arrays._replace(pieces=_in_its_form(recorded, modelled, groups)))
+        formed = [group for group in groups if (found.has_tp_messages if group == TP else found.has_ep_messages)]
+        arrays = found.arrays if formed else arrays
     left = [group for group in groups if group not in formed]
     columns, names = _with_pieces(arrays, recorded.names, modelled, left) if left else (arrays, recorded.names)
     return columns, names, formed
@@ -118,7 +112,7 @@ def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> P
     before: Counter[tuple[int, str]] = Counter()
     for k, name in enumerate(recorded.names):
         at = int(pieces.unit[k]), name
-        for phase, message in zip((FORWARD, INPUT_GRADIENT), messages_of_record(name, before[at], sizes), strict=True):
+        for phase, message in enumerate(messages_of_record(name, before[at], sizes)):
             if message is not None and message.group in groups and given.comm_kind[k, phase] == NO_COMM:
                 _put(pieces, k, phase, message)
         before[at] += 1
@@ -127,8 +121,8 @@ def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> P
 
 def _put(pieces: Pieces, row: int, phase: int, sent: Message) -> None:
     """Fill in a message."""
-    for column, value in zip((pieces.comm_kind, pieces.comm_group, pieces.comm_bytes, pieces.comm_rule), sent, strict=True):
-        column[row, phase] = value
+    for name, value in zip(("comm_kind", "comm_group", "comm_bytes", "comm_rule"), sent, strict=True):
+        getattr(pieces, name)[row, phase] = value
 
 
 def _with_pieces(arrays: Arrays, names: Words, modelled: Modelled, groups: list[int]) -> tuple[Arrays, Words]:
@@ -179,6 +173,5 @@ def unit_shares(arrays: Arrays, modelled: Modelled) -> Floats:
     """Part of each of the model's kinds of layer in the layers of each recorded unit, [units, kinds]; 0 for ends."""
     of_layer = np.diff(arrays.unit_layers, axis=1).astype(float)  # [units, layers]
     one_hot = np.array(modelled.model.unit_of_layer)[:, None] == np.arange(len(modelled.model.layer_units))
-    total = of_layer.sum(axis=1, keepdims=True)
-    shares: Floats = np.divide(of_layer @ one_hot, total, out=np.zeros((len(of_layer), one_hot.shape[1])), where=total > 0)
+    shares: Floats = of_layer @ one_hot / np.maximum(arrays.unit_layers[:, -1:], 1)
     return shares

@@ -146,17 +146,19 @@ def _parameters(model: Model) -> tuple[float, float, float, float, float]:
     return dense, experts, max(first, last), min(first, last), whole
 
 
+def gradient_rows(group: int, count: float, rule: int, kind: int, width: float) -> list[StepRow]:
+    """Gradients of so many parameters, `width` bytes each, and the values of these that a sharded optimizer's ranks gather."""
+    sent = ((REDUCE_GRADIENTS, kind, width), (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES))
+    return [
+        StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=each * count, comm_rule=rule) for role, kind, each in sent
+    ]
+
+
 def _step(model: Model, stack: Stack, dense: float, experts: float) -> StepPieces:
     """Gradients, parameters gathered once a step if the plan does so, and the tied embedding's gradient."""
-    rows = []
-    reduction = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER
-    for group, count, rule in ((DP, dense, moving.PARAMETERS), (DP_EP, experts, moving.EXPERT_PARAMETERS)):
-        for role, kind, width in (
-            (REDUCE_GRADIENTS, reduction, stack.gradient_bytes),
-            (GATHER_PARAMETERS, ALL_GATHER, PARAMETER_BYTES),
-        ):
-            if count:
-                rows.append(StepRow(role, comm_kind=kind, comm_group=group, comm_bytes=width * count, comm_rule=rule))
+    kind, width = ALL_REDUCE if stack.sharding == "none" or stack.reduces_whole else REDUCE_SCATTER, stack.gradient_bytes
+    rows = gradient_rows(DP, dense, moving.PARAMETERS, kind, width) if dense else []
+    rows += gradient_rows(DP_EP, experts, moving.EXPERT_PARAMETERS, kind, width) if experts else []
     if model.tied and model.lora is None:
         tied = stack.gradient_bytes * float(model.vocabulary * model.hidden)
         rows.append(

@@ -17,7 +17,6 @@ from sim_core.workloads.simai.checks import checks_of
 from sim_core.workloads.simai.model import model_of
 from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
-from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
@@ -65,19 +64,17 @@ def _simai(path: str, facts: Facts) -> Read:
     not fit it."""
     records = facts.records or {}
     choices = choices_of(records)
-    text = with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices)
-    warnings = list(text.warnings)
-    file = read_file(sections_of(text, warnings), facts)
-    workload, implied = workload_from_simai(file, warnings), model_of(file)
+    file = read_file(with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices), facts)
+    implied = model_of(file)
     told = replace(
-        workload,
+        workload_from_simai(file),
         sequence=implied.sequence,
         experts=file.number or None,
         checks=checks_of(file, choices),
         implied=implied,
         records=records,
     )
-    return told, tuple(warnings)
+    return told, tuple(file.sections.warnings)
 
 
 def _trace(path: str, facts: Facts) -> Read:

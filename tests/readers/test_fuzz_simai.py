@@ -12,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 
 from sim_core import Facts, FormatError
 from sim_core.workloads.simai.parameters import read_file
-from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
@@ -82,9 +81,8 @@ def read(data: bytes) -> str:
     """The message of the error, '' for a workload that comes back from the writer; all else escapes into the test."""
     try:
         text = read_simai_text(PATH, data)
-        warnings = list(text.warnings)
-        sections = sections_of(text, warnings)
-        workload = workload_from_simai(read_file(sections, Facts()), warnings)
+        file = read_file(text, Facts())
+        workload = workload_from_simai(file)
     except FormatError as error:
         assert str(error), "an error without a text"
         return str(error)
@@ -94,7 +92,7 @@ def read(data: bytes) -> str:
     again = read_simai_text(PATH, written.encode())
     assert again.header == text.header
     assert again.records == text.records
-    for warning in warnings:
+    for warning in file.sections.warnings:
         assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", warning)
         assert len(warning.splitlines()) == 1
     return ""

@@ -16,7 +16,6 @@ from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, re
 from sim_core.workloads.simai.checks import checks_of
 from sim_core.workloads.simai.parameters import read_file
 from sim_core.workloads.simai.records import choices_of, with_records
-from sim_core.workloads.simai.sections import sections_of
 from sim_core.workloads.simai.text import read_simai_text
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, Plan, Text
@@ -363,7 +362,7 @@ def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> 
         assert "\n" not in str(error)
         assert str(error).startswith("workload.records: ")
     else:
-        assert all(check.full() for check in checks_of(read_file(sections_of(changed, []), Facts()), choices_of(records)))
+        assert all(check.full() for check in checks_of(read_file(changed, Facts()), choices_of(records)))
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ Runs = list[tuple[Record, float]]
 class File:
     """A text in sections, and the numbers that its model follows from; 0: unknown. Parameters are those of one rank.
 
-    What begins with `heads` is what the parameters allow (simai/parameters.py).
+    What begins with `shares` is what the parameters allow (simai/parameters.py).
     """
 
     def __init__(self, sections: Sections, facts: Facts) -> None:
@@ -44,12 +44,11 @@ class File:
         self.sequence = stated / batch
         hidden = self.activation / 2 / stated if stated else 0.0
         self.hidden = int(hidden) if hidden == int(hidden) else 0
-        reduced: Counter[str] = Counter()
-        for record in text.at(sections.before):
-            reduced[record.name] += record.comm_bytes[WEIGHT_GRADIENT]
-        self.experts = reduced["moe_grad_norm2"] / 4
-        self.mixed = reduced["grad_norm"] / 4  # of all parameters: one record counts them, without a profile
-        self.dense = reduced["grad_param_comm"] / 4 or max(self.mixed - self.experts, 0.0)
+        names = ("moe_grad_norm2", "grad_norm", "grad_param_comm")
+        before = text.at(sections.before)
+        reduced = [sum(r.comm_bytes[WEIGHT_GRADIENT] for r in before if r.name == name) / 4 for name in names]
+        self.experts, self.mixed, dense = reduced  # `mixed`: one record counts all parameters, without a profile
+        self.dense = dense or max(self.mixed - self.experts, 0.0)
         # the vocabulary as a message has it: x hidden x 2 bytes
         self.vocabulary = next((float(r.comm_bytes[FORWARD]) for r in micro if r.name == "embedding_norm"), 0.0)
         self.final = sections.has_columns() and sections.has_columns("final_")  # the final projection is counted
@@ -68,8 +67,6 @@ class File:
             (r.comm_bytes[0] for r in micro if "moe" in r.name and r.collective[0] == "REDUCESCATTER"), default=0
         )
         self.top = routed / self.activation if self.activation else 0.0  # experts that a token goes to
-        self.heads = facts.heads or 0  # of latent attention
-        self.width = 0  # of its experts, of a shared one and of the MLP of a dense layer
         self.shares = Shares()
         self.told = ""  # what the embedding's part of the parameters is ...
         self.why_unknown = ""  # ... or why it is unknown
@@ -83,11 +80,8 @@ class File:
         generator counts its message twice in a text without times: then those of MLP and final projection, and a pipeline
         send, are half.
         """
-        sent = [
-            (r.name, r.comm_bytes[FORWARD])
-            for r in self.sections.micro
-            if r.collective[FORWARD] != "NONE" and not r.suffix[FORWARD] and r.comm_bytes[FORWARD]
-        ]
+        on_tp = (r for r in self.sections.micro if r.collective[FORWARD] != "NONE" and not r.suffix[FORWARD])
+        sent = [(r.name, size) for r in on_tp if (size := r.comm_bytes[FORWARD])]
         piped = self.header.pp_comm * (self.header.tp if self.sections.has_columns() else 1)
         if of_embedding := max((size for name, size in sent if name == EMBEDDING), default=0):
             return of_embedding, ""
@@ -124,8 +118,8 @@ class File:
 
     def mlp_width(self, ends: float) -> float:
         """Width of a dense MLP, by what a layer has beside four squares of attention, where `ends` are no layer's."""
-        layer = (self.dense - ends) / self.layers
-        return ((layer - self.norms) * self.header.tp - 4 * self.hidden**2) / (2 * self.hidden)
+        layer = ((self.dense - ends) / self.layers - self.norms) * self.header.tp
+        return (layer - 4 * self.hidden**2) / (2 * self.hidden)
 
     @cached_property
     def runs(self) -> Runs:

@@ -11,7 +11,8 @@ from sim_core.units import short
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.moving import PADDING, padded
 from sim_core.workloads.simai.file import EXPERT_MATRICES, SHARED_MATRICES, File
-from sim_core.workloads.simai.sections import Sections
+from sim_core.workloads.simai.sections import sections_of
+from sim_core.workloads.simai.text import SimaiText
 
 QUERY_RANK = 1536
 KEY_RANK = 512
@@ -34,9 +35,9 @@ def gated_width(hidden: float) -> int:
     return int(8 * hidden / 3 / 64) * 64
 
 
-def read_file(sections: Sections, facts: Facts) -> File:
-    """What a text tells, with what its parameters allow: shares, heads and width, or why the embedding's part is unknown."""
-    file = File(sections, facts)
+def read_file(text: SimaiText, facts: Facts) -> File:
+    """What a text tells, with what its parameters allow: shares, or why the embedding's part is unknown. Raises FormatError."""
+    file = File(sections_of(text), facts)
     if file.latent and file.with_experts and file.number:
         shared = file.shared_matrices
         file.shares = file.shares._replace(shared=shared / (EXPERT_MATRICES * file.number / file.header.ep + shared))
@@ -136,15 +137,14 @@ def _with_latents(file: File) -> str:
     file.shares, file.replicated_known = file.shares._replace(replicated=replicated / file.dense), True
     if file.with_mlp not in (0, layers):
         return "some layers have a dense MLP, others have experts alone; set workload.model"
-    file.width = int(width)
     usual = {padded(each, tp): each for each in ([file.vocabulary / 2 / hidden] if file.vocabulary else KNOWN_VOCABULARIES)}
     likely = [each for each in pairs if each[0] == given or (not given and each[1] in usual)]
     if len(likely) != 1:
         choices = " or ".join(f"{heads} with a vocabulary of {rows}" for heads, rows in pairs)
         return f"set workload.heads: by the parameters {choices}"
-    ((file.heads, rows),) = likely
+    ((heads, rows),) = likely
     _explain(file, float(copies * rows * hidden), replicated, copies=copies, counted=rows, vocabulary=usual.get(rows, rows))
-    file.told = f"latent attention of {file.heads} heads, experts {width:.0f} wide; {file.told}"
+    file.told = f"latent attention of {heads} heads, experts {width:.0f} wide; {file.told}"
     return ""
 
 

@@ -27,9 +27,13 @@ _LAST_STAGE = re.compile(r"final_|embedding_norm\Z")
 
 @dataclass(frozen=True)
 class Sections:
-    """Line ranges of a text: once-per-step records, then equal repetitions (micro-batches), then once-per-step records."""
+    """Line ranges of a text: once-per-step records, then equal repetitions (micro-batches), then once-per-step records.
+
+    `warnings`: doubts about the text, to which its readers add theirs.
+    """
 
     text: SimaiText
+    warnings: list[str]
     before: range
     repetitions: Ints  # [repetitions, records per repetition] layer lines
     after: range
@@ -72,8 +76,9 @@ class Sections:
         return first if all(moe[first:]) else 0
 
 
-def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
-    """Divide the lines into the parts of a step. Raises FormatError; `warnings` takes doubts."""
+def sections_of(text: SimaiText) -> Sections:
+    """Divide the lines into the parts of a step. Raises FormatError."""
+    warnings = list(text.warnings)
 
     def warn(line: int, what: str) -> None:
         warnings.append(f"{text.path}:{text.line_of[line]}: {what}")
@@ -111,7 +116,7 @@ def sections_of(text: SimaiText, warnings: list[str]) -> Sections:
     tail = _number(takewhile(_LAST_STAGE.match, reversed(first[head:])))
     if head + tail >= len(first):
         raise text.fault(begin, "no layers", expected=f"layers after `{EMBEDDING}`")
-    return Sections(text, range(begin), repetitions, range(end, len(names)), head, tail)
+    return Sections(text, warnings, range(begin), repetitions, range(end, len(names)), head, tail)
 
 
 def _number(names: Iterable[str]) -> int:

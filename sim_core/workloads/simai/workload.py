@@ -1,6 +1,7 @@
 """A SimAI/AICB text as a `Workload`: which lines are layers or once-per-step records, and how often a layer repeats."""
 
 import re
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -46,8 +47,8 @@ _KIND = kinds_by("simai")
 _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|atten_core")
 
 
-def workload_from_simai(file: File, warnings: list[str]) -> Workload:
-    """The workload of a text; `warnings` takes doubts. Raises FormatError if the model has too many kinds of layers."""
+def workload_from_simai(file: File) -> Workload:
+    """The workload of a text. Raises FormatError if the model has too many kinds of layers."""
     sections, facts, header = file.sections, file.facts, file.header
     text, size = sections.text, sections.repetitions.shape[1]
     vpp = header.vpp if header.pp > 1 else 1  # with pp 1, AICB writes the number of layers here
@@ -59,7 +60,7 @@ def workload_from_simai(file: File, warnings: list[str]) -> Workload:
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
     again = _rerun_counts(header, len(text.records))[sections.repetitions]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
-    units, unit_of_layer = _units(sections, compute_s, warnings)
+    units, unit_of_layer = _units(sections, compute_s)
     places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
     places += [[end] for end in (range(sections.head), range(size - sections.tail, size)) if end]
     pieces, names = _pieces(sections, places, compute_s, again)
@@ -118,19 +119,18 @@ def _notes(file: File) -> Iterator[str]:
         yield f"vpp: {vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
 
 
-def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[int, Ints]:
+def _units(sections: Sections, compute_s: Floats) -> tuple[int, Ints]:
     """Kinds of distinct layers, and the kind of each layer of the stage."""
     text, of_stage = sections.text, len(sections.layers)
     layers = of_stage * text.header.pp
     shapes = [shape_of(record) for record in sections.micro]
-    places = [slice(layer.start, layer.stop) for layer in sections.layers]
     for timed in (True, False):
-        kinds = [(tuple(shapes[at]), compute_s[at].tobytes() if timed else b"") for at in places]
+        kinds = [(*(shapes[k] for k in layer), compute_s[layer].tobytes() if timed else b"") for layer in sections.layers]
         ids = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         if len(ids) * layers <= MAX_LAYER_TABLE:
             return len(ids), np.array([ids[kind] for kind in kinds])
         if timed:
-            warnings.append(
+            sections.warnings.append(
                 f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
             )
     found = f"{layers} layers of {len(ids)} kinds (pp {text.header.pp} stages of {of_stage})"
@@ -140,13 +140,12 @@ def _units(sections: Sections, compute_s: Floats, warnings: list[str]) -> tuple[
 
 def _rerun_counts(header: Header, lines: int) -> Floats:
     """How often the backward runs each line's forward again: from the nearest checkpoint up to, excluding, each initiate."""
-    steps = np.zeros(lines + 1)
-    if header.policy == RERUN_POLICY and header.checkpoint_initiates:
-        stored = np.sort(np.array(header.checkpoints, int))
+    steps = np.zeros(lines)
+    if header.policy == RERUN_POLICY:
         for initiate in header.checkpoint_initiates:
-            steps[stored[np.searchsorted(stored, initiate, side="right") - 1]] += 1
+            steps[header.checkpoints[bisect(header.checkpoints, initiate) - 1]] += 1
             steps[initiate] -= 1
-    return np.cumsum(steps)[:lines]
+    return np.cumsum(steps)
 
 
 def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, again: Floats) -> tuple[Pieces, tuple[str, ...]]:
@@ -184,24 +183,15 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
         compute_s = sum(record.compute_ns) * NS
         if compute_s > 0:
             rows.append(StepRow(AFTER_GRADIENTS, compute_s=compute_s, compute_rule=rule))
-        for phase in range(3):
-            kind = _KIND[record.collective[phase]]
-            if kind == NO_COMM or record.comm_bytes[phase] == 0:
-                continue
-            group, role = record.groups[phase], AFTER_GRADIENTS
+        for phase, (word, group, size) in enumerate(zip(record.collective, record.groups, record.comm_bytes, strict=True)):
+            kind, role = _KIND[word], AFTER_GRADIENTS
             if group in (DP, DP_EP):
                 role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
-            rows.append(
-                StepRow(
-                    role,
-                    phase,
-                    comm_kind=kind,
-                    comm_group=group,
-                    comm_bytes=float(record.comm_bytes[phase]),
-                    comm_rule=comm_rules[phase],
-                    forward_on_ep=record.groups[FORWARD] == EP,
+            if kind != NO_COMM and size:
+                sent = StepRow(
+                    role, phase, comm_kind=kind, comm_group=group, comm_bytes=float(size), comm_rule=comm_rules[phase]
                 )
-            )
+                rows.append(sent._replace(forward_on_ep=record.groups[FORWARD] == EP))
     return step_pieces(rows)
 
 
