@@ -125,15 +125,13 @@ class _Moved:
         layers, pp = self.plan.layers, self.plan.pp
         if layers % pp:
             raise SpecError(f"pp {pp} does not divide {layers} layers: one file cannot describe unequal stages")
-        of_stage = layers // pp
-        if self.arrays.layer_unit >= 0:
-            return [self.arrays.layer_unit] * of_stage
-        rest = self.kinds[self.arrays.dense_layers :]
+        kinds, of_stage = np.resize(self.kinds, layers), layers // pp  # a plan has other layers only where all are alike
+        rest = kinds[self.arrays.dense_layers :]
         # a file with dense layers is read as the first stage, others have none
         as_first = self.arrays.dense_layers and (rest == rest[0]).all()
-        if as_first or (self.kinds[of_stage:] == self.kinds[:-of_stage]).all():
-            return list(map(int, self.kinds[:of_stage]))
-        units, counts = np.unique(self.kinds, return_counts=True)
+        if as_first or (kinds[of_stage:] == kinds[:-of_stage]).all():
+            return list(map(int, kinds[:of_stage]))
+        units, counts = np.unique(kinds, return_counts=True)
         if self.plan.fidelity == SIMAI and not (counts % pp).any():  # which counts the mean stage
             return list(map(int, np.repeat(units, counts // pp)))
         raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
@@ -141,9 +139,8 @@ class _Moved:
     def _factor(self, rule: int) -> float:
         """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""
         ends = 2 if self.plan.pp == 1 and self.plan.fidelity == EVENT else 1
-        layers = self.plan.layers / self.plan.pp
-        without = first_stage_dense(self.arrays, self.plan.pp)
-        return stage_factor(self.arrays, self.scale, self.plan.tp, rule, layers, ends, without)
+        arrays, pp = self.arrays, self.plan.pp
+        return stage_factor(arrays, self.scale, self.plan.tp, rule, self.plan.layers / pp, ends, first_stage_dense(arrays, pp))
 
     def _once(self, record: Record) -> Record:
         """A once-per-step record."""
