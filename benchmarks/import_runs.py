@@ -17,6 +17,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anywhere
 
+from benchmarks.importing import words_of
 from benchmarks.importing.devices import hardware_of
 from benchmarks.importing.features import features_of, recipe_of, unknown_features
 from benchmarks.importing.models import check_needs, model_cell, model_of, taken_adapters
@@ -48,24 +49,7 @@ from sweep.runs.table import (
     runs_text,
 )
 
-SIZES: Final = {
-    "all_gpus": "gpus", "tp": "tp", "cp": "cp", "pp": "pp", "vpp": "vpp", "ep": "ep", "micro_batch": "mbs",
-    "global_batch": "gbs",
-}  # fmt: skip
-"""Plan fields by the columns that state them."""
-PRECISIONS: Final = (
-    ("fp16", "fp16"), ("amp_fp16", "fp16"), ("bf16", "bf16"), ("amp_bf16", "bf16"), ("fp8-cs", "fp8_tensorwise"),
-    ("fp8-mx", "mxfp8"), ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("fp8 (alt granularity: 32x32 blockwise", "fp8_blockwise"),
-    ("fp8 rowwise", "fp8_tensorwise"), ("fp8", "fp8_delayed"), ("amp_fp8", "fp8_delayed"),
-)  # fmt: skip
-"""What a `dtype` begins with and the precision. FP8 without a recipe: one scale per tensor, Transformer Engine's default."""
-RECIPES: Final = {
-    "delayed": "fp8_delayed", "current": "fp8_tensorwise", "tensorwise": "fp8_tensorwise", "blockwise": "fp8_blockwise",
-    "mxfp8": "mxfp8",
-}  # fmt: skip
-"""What a feature `fp8_recipe` begins with and the precision, of a `dtype` of 8 bits."""
-READINGS: Final = (("alloc", "allocated"), ("reserved", "reserved"), ("nvidia-smi", "nvidia-smi"))
-"""Words of a `mem_kind` and what was read; other kinds show all that is in use."""
+SAID = words_of("runs")
 OF_FIRST_STAGE: Final = "first pipeline stage"
 INCONSISTENT: Final = "inconsistent"
 """A cause of a failure that leaves nothing to ask of the plan."""
@@ -96,7 +80,7 @@ def _sizes(row: Row) -> dict[str, Any]:
     missing = [name for name in ("set", "gpus", "model") if not row.text(name)]
     if missing:
         raise NotSimulated(f"not stated: {', '.join(missing)}")
-    run: dict[str, Any] = {name: row.count(column) for name, column in SIZES.items() if row.text(column)}
+    run: dict[str, Any] = {name: row.count(column) for name, column in SAID.sizes.items() if row.text(column)}
     if not row.text("gbs") and row.text("ga"):
         run["ga"] = row.count("ga")
     return run | {"sequence_parallel": row.switch("sp")}
@@ -174,7 +158,7 @@ def _outcome(row: Row) -> dict[str, Any]:
     elif row.quality == FAILED:
         state = "crash" if row.other_cause == INCONSISTENT else REFUSED
     told = row.text("mem_kind").lower()
-    kind = next((kind for word, kind in READINGS if word in told), KINDS[3]) if told or row.text("mem_gib") else ""
+    kind = next((kind for word, kind in SAID.readings.items() if word in told), KINDS[3]) if told or row.text("mem_gib") else ""
     if kind and OF_FIRST_STAGE in told:
         kind += FIRST_STAGE
     return {
@@ -187,11 +171,11 @@ def _outcome(row: Row) -> dict[str, Any]:
 
 def _precision(row: Row) -> str:
     dtype = row.text("dtype").lower()
-    precision = next((name for start, name in PRECISIONS if dtype.startswith(start)), None)
+    precision = next((name for start, name in SAID.precisions.items() if dtype.startswith(start)), None)
     if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
     recipe = features_of(row).get("fp8_recipe", "").lower()
-    return next((name for start, name in RECIPES.items() if "fp8" in precision and recipe.startswith(start)), precision)
+    return next((name for start, name in SAID.recipes.items() if "fp8" in precision and recipe.startswith(start)), precision)
 
 
 def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from benchmarks.importing import words_of
 from benchmarks.importing.table import Row
 from sim_core import SpecError, nearest, shown
 from sim_core.models.features import ALIASES, FEATURES, Recipe, read_features, split_features
@@ -12,33 +13,9 @@ from sim_core.models.releases import Defaults, number_of, release_defaults, rele
 from sweep.frameworks.names import FIELD_OF_NAME
 from sweep.runs.table import NotSimulated
 
-DIFFERS: Final = "differs"
-WHOLE: Final = "recipe"
-"""A key of features that were read from a recipe: what it does not set is off."""
-RELEASED: Final = (("megatron-bridge", "nemo"),)
-"""Words in a framework's name, and the stack whose releases are described."""
-ROUNDS: Final = (("(rocm)", "primus"), ("nemo", "nemo-24"), ("kwai fork", "megatron-kwai"))
-"""The same of rounds of MLPerf and of forks, which are releases by name: what runs were trained with, dense or not."""
-CORE_IMAGE: Final = r"-(\d\d\.\d\d)$"
-"""NVIDIA's image in the name of a release: Megatron-Core 0.12 is of April 2025 (NVIDIA/Megatron-LM, core_v0.12.0)."""
-ELSEWHERE: Final = (
-    "base_frozen", "hybrid_pattern", "lora_rank", "lora_targets", "lora_dropout", "mtp", "tied", "untied", "head_dim",
-    "recompute", "remat_policy", "offload_layers", "offload_modules", "account_embedding", "account_loss",
-    "layers_redistributed", "fp8_recipe", "kernels",
-)  # fmt: skip
-"""Keys of the model (models.py), of recompute, and of where layers lie (stacks.py)."""
+SAID = words_of("features")
 OF_FIELDS: Final = {feature.name: name for name, feature in FEATURES.items() if feature.name.startswith("overlap_")}
 """Features that are overlaps of a plan, by its fields."""
-WITHOUT_EFFECT: Final = (
-    "recipe", "recipe_const", "recipe_match", "dispatcher_from", "quality_reason", "tok_from_tflops", "block_spread_p10_p90",
-    "amp_level", "compile", "delay_wgrad", "dispatch_sms", "exp_avg_dtype", "fast_rmsnorm", "fast_rope",
-    "force_balance", "fp4_param_gather", "fp8_param_gather", "framework_rows", "fsdp", "fsdp_over",
-    "fused_rms_norm", "grad_dtype", "ici_fsdp_parallelism", "ici_tensor", "layout", "lora_alpha", "manual_gc",
-    "optimizer_state", "packing", "paged_stash", "permute_fusion", "precision_aware_optimizer", "rank_capacity",
-    "selective_fraction", "seq_packed", "slices", "token_drop", "transformer_engine", "use_iota_embed", "zero3_over",
-    "zero_overlap",
-)  # fmt: skip
-"""Keys that say where a run comes from, or what other columns say, too, or what we do not simulate."""
 
 
 def features_of(row: Row) -> dict[str, str]:
@@ -62,24 +39,24 @@ def recipe_of(row: Row) -> Recipe:
         recipe = read_features({**_usual(row), **features}, others=True)
     except SpecError as error:
         raise NotSimulated(f"features: {error}") from None
-    return recipe._replace(plan={}) if features.get("recipe_match", "").startswith(DIFFERS) else recipe
+    return recipe._replace(plan={}) if features.get("recipe_match", "").startswith(SAID.differs) else recipe
 
 
 def _usual(row: Row) -> Mapping[str, str]:
     """What the row's release sets; of a row without one, the last. Nothing where the features were read from the recipe."""
-    if WHOLE in features_of(row):
+    if SAID.whole in features_of(row):
         return {}
-    of_round = _named(row, ROUNDS)  # of MLPerf, that a row was submitted to
+    of_round = _named(row, SAID.rounds)  # of MLPerf, that a row was submitted to
     if row.text("release") in releases_of(of_round):
         return release_defaults(of_round, row.text("release"), *_run_on(row)).features
-    if (image := re.search(CORE_IMAGE, row.text("release"))) and "megatron-core" in row.text("framework").lower():
+    if (image := re.search(SAID.core_image, row.text("release"))) and "megatron-core" in row.text("framework").lower():
         return release_defaults("megatron-core", "0.12" if image[1] >= "25.04" else "0.11", *_run_on(row)).features
     defaults = _defaults(row) if row.text("experts") else None
     return {} if defaults is None else defaults.features
 
 
-def _named(row: Row, stacks: Sequence[tuple[str, str]]) -> str:
-    return next((stack for words, stack in stacks if words in row.text("framework").lower()), "")
+def _named(row: Row, stacks: Mapping[str, str]) -> str:
+    return next((stack for words, stack in stacks.items() if words in row.text("framework").lower()), "")
 
 
 def _run_on(row: Row) -> tuple[str, str]:
@@ -89,7 +66,7 @@ def _run_on(row: Row) -> tuple[str, str]:
 
 def _defaults(row: Row) -> Defaults | None:
     """The defaults of a row's release; None where its framework has none."""
-    stack = _named(row, RELEASED)
+    stack = _named(row, SAID.released)
     if not stack:
         return None
     model, device = _run_on(row)
@@ -103,7 +80,7 @@ def _defaults(row: Row) -> Defaults | None:
 def unknown_features(rows: Sequence[Row]) -> list[str]:
     """A line for each release that we do not know, and for each key: it has no effect."""
     used = (*FEATURES, *ALIASES)
-    known = {*used, *ELSEWHERE, *WITHOUT_EFFECT}
+    known = {*used, *SAID.elsewhere, *SAID.without_effect}
     cells = [(row.where, features_of(row)) for row in rows]
     found = Counter(key for _, features in cells for key in features if key not in known)
     first: Mapping[str, str] = {key: where for where, features in reversed(cells) for key in features}

@@ -4,21 +4,14 @@ import re
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from benchmarks.importing import words_of
 from benchmarks.importing.table import HF_TRAINER, Row
 from sim_core import Model, SpecError, model_document, model_names, parameters, parse_model, read_model, shown
 from sim_core.models.features import NO, split_features
 from sweep.runs.logs import DROPOUT, DROPPING, FAMILIES, LLAMA
 from sweep.runs.table import NotSimulated
 
-SIZES: Final = ("layers", "hidden", "heads", "ffn", "vocab", "seq")
-NAMES: Final = {"seq": "sequence", "vocab": "vocabulary"}
-ENCODERS: Final = ("bert", "t5", "vit", "mimo")
-BY_PRESET: Final = ("deepseek", "kimi", "gpt-oss", "gemma", "glm")
-"""Families with parts that no column states: latent attention, windows, dense first layers, shared experts."""
-
-WIDE_HEADS: Final = ("qwen3",)
-"""Families with a preset for some models whose heads are wider than hidden / heads, which no column states."""
-
+SAID = words_of("models")
 STARTS: Final = (
     (("gpt", "megatron", "mt-nlg", "turing", "mpt"), FAMILIES["gpt"]),  # MPT's benchmark has positions and biases
     (("bloom",), FAMILIES["bloom"]),
@@ -28,23 +21,12 @@ STARTS: Final = (
     (("llama", "mixtral", "mistral", "qwen", "grok", "internlm", "baichuan", "yi"), LLAMA),
 )
 """The family by the beginning of a model's name."""
-OTHER: Final[dict[str, object]] = {
-    "gated": False, "activation": "gelu", "norm": "layernorm", "position": "rotary", "tied": False,
-}  # fmt: skip
-WITHOUT_MTP: Final = ("automodel",)
-"""Frameworks that train no multi-token prediction: AutoModel's TFLOP/s over tokens/s are those of DeepSeek-V3 without it (216
-over 865.3, 250 over 1,001.5: 250 GFLOP a token; 261 with it), and of Nemotron-3 Super (334 over 4,497; its
-docs/performance-summary.mdx)."""
-WHOLE: Final = ("", "pretrain", "pretraining", "training", "sft", "finetune", "fine-tuning", "continued pretraining")
-"""Kinds of run that train all weights of a model."""
-OTHERWISE: Final = r"preset|not stated|batch|device"
-"""Words of a `simulable` cell about what other columns state, too."""
 
 
 def model_of(row: Row) -> Model:
     """The model that a row trains. Raises NotSimulated."""
     model, features = _stated(row), split_features(row.text("features"))
-    without = any(word in row.text("framework").lower() for word in WITHOUT_MTP)
+    without = any(word in row.text("framework").lower() for word in SAID.without_mtp)
     stated = "0" if without else features.get("mtp", "")
     if model.mtp_layers and stated.isdigit() and int(stated) != model.mtp_layers:
         return parse_model(model_document(model) | {"mtp_layers": int(stated)}, row.where)
@@ -53,18 +35,18 @@ def model_of(row: Row) -> Model:
 
 def _stated(row: Row) -> Model:
     name = row.text("model").lower().partition(":")[2] or row.text("model").lower()
-    if name.startswith(ENCODERS) or row.text("model").lower().startswith(ENCODERS):
+    if name.startswith(tuple(SAID.encoders)) or row.text("model").lower().startswith(tuple(SAID.encoders)):
         raise NotSimulated("not a decoder of text alone")
-    sizes: dict[str, object] = {NAMES.get(key, key): row.count(key) for key in SIZES if row.text(key)}
+    sizes: dict[str, object] = {SAID.names.get(key, key): row.count(key) for key in SAID.sizes if row.text(key)}
     sizes |= {"sequence": row.sequence} if "sequence" in sizes else {}
     adapted = _adapters(row)
     try:
-        if name.startswith(BY_PRESET) or (name.startswith(WIDE_HEADS) and name in model_names()):
+        if name.startswith(tuple(SAID.by_preset)) or (name.startswith(tuple(SAID.wide_heads)) and name in model_names()):
             return read_model(name, {key: sizes[key] for key in ("layers", "sequence", "vocabulary") if key in sizes} | adapted)
         preset = preset_of_model(name)
         if any(need.models and _in_preset(need, preset) for need in NEEDS):  # its layers follow a pattern
             return read_model(preset, {key: sizes[key] for key in ("sequence", "vocabulary") if key in sizes} | adapted)
-        if missing := [key for key in SIZES if not row.text(key)]:
+        if missing := [key for key in SAID.sizes if not row.text(key)]:
             if name in model_names() and "sequence" in sizes:
                 return read_model(name, sizes | adapted)
             raise NotSimulated(f"not stated: {', '.join(missing)}")
@@ -107,26 +89,16 @@ def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
     return document
 
 
-ADAPTERS_TAKEN: Final = {"lora_rank": "16", "lora_targets": "qkv, proj, fc1, fc2"}
-"""Where a run does not state them: rank 16, of hardly any time beside the frozen products, on all four matrices of a layer, as
-NeMo and AutoModel have it (NVIDIA-NeMo/Automodel, match_all_linear)."""
-ADAPTED: Final = (("qkv", "qkv"), ("proj", "projection"), ("fc1", "fc1"), ("fc2", "fc2"))
-"""Words of `lora_targets` and the matrices of a layer."""
-ADAPTERS_DROPOUT: Final = {"mlperf": "0.1", "transformers": "0.1"}
-"""Of what enters an adapter, by the beginning of the release: MLPerf's benchmark sets it (the config of each round), and the
-scenarios of fms-acceleration do (scripts/benchmarks/scenarios*.yaml, lora_dropout)."""
-
-
 def _adapters(row: Row) -> dict[str, object]:
     """`lora` of a run with adapters by its features; empty for a run without. Raises NotSimulated."""
     if not re.search(NEEDS[0].said, _said(row)):
         return {}
-    features = ADAPTERS_TAKEN | split_features(row.text("features"))
-    targets = [name for word, name in ADAPTED if word in features["lora_targets"]]
+    features = SAID.adapters_taken | split_features(row.text("features"))
+    targets = [name for word, name in SAID.adapted.items() if word in features["lora_targets"]]
     if not targets:
         raise NotSimulated(f"features: lora_targets: found {shown(features['lora_targets'])}, expected qkv, proj, fc1, fc2")
     try:
-        usual = ADAPTERS_DROPOUT.get(row.text("release").partition("-")[0], "0")
+        usual = SAID.adapters_dropout.get(row.text("release").partition("-")[0], "0")
         numbers = {"rank": int(features["lora_rank"]), "dropout": float(features.get("lora_dropout", usual))}
         numbers |= {"apart": True} if HF_TRAINER in row.text("framework").lower() else {}
     except ValueError:
@@ -137,7 +109,7 @@ def _adapters(row: Row) -> dict[str, object]:
 def taken_adapters(row: Row) -> str:
     """What is taken of a run with adapters that does not state them; empty for others."""
     features = split_features(row.text("features"))
-    missing = [f"{name} as {value}" for name, value in ADAPTERS_TAKEN.items() if name not in features]
+    missing = [f"{name} as {value}" for name, value in SAID.adapters_taken.items() if name not in features]
     return ", ".join(missing) if re.search(NEEDS[0].said, _said(row)) else ""
 
 
@@ -148,12 +120,12 @@ def _nearest(row: Row, document: dict[str, Any]) -> dict[str, object]:
     """
     stated = row.number("params_b")
     if stated is None:
-        return OTHER if row.count("ffn") == 4 * row.count("hidden") else LLAMA
+        return SAID.other if row.count("ffn") == 4 * row.count("hidden") else LLAMA
 
     def off(traits: dict[str, object]) -> float:
         return abs(parameters(parse_model(document | traits, row.where)).total / 1e9 - stated)
 
-    return OTHER if off(OTHER) < off(LLAMA) else LLAMA
+    return SAID.other if off(SAID.other) < off(LLAMA) else LLAMA
 
 
 class Need(NamedTuple):
@@ -190,9 +162,9 @@ def check_needs(row: Row) -> None:
             raise NotSimulated(f"not modelled: {need.what}")
     if needed:
         return
-    if kind not in WHOLE:
+    if kind not in SAID.whole:
         raise NotSimulated(f"not modelled: kind {row.text('kind')[:40]}")
-    if verdict.startswith("none") and not re.search(OTHERWISE, verdict):
+    if verdict.startswith("none") and not re.search(SAID.otherwise, verdict):
         raise NotSimulated(f"not modelled: {row.text('simulable')[:60]}")
 
 

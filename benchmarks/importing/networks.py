@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from benchmarks.importing import words_of
 from sweep.runs.table import NotSimulated
 
-GENERATIONS: Final = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Gb/s of a port of four lanes (InfiniBand Trade Association, roadmap)."""
-SLINGSHOT: Final = {"10": 100, "11": 200, "400": 400}
-"""Gb/s of a port (HPE Slingshot data sheets)."""
+SAID = words_of("networks")
+_SAYS = {what: re.compile("|".join(words), re.IGNORECASE) for what, words in SAID.says.items()}
+"""What a part of a cell tells."""
 OMNI_PATH: Final = 100
 """Gb/s of a port (Intel Omni-Path 100 series)."""
 FASTEST_NIC: Final = 800
@@ -19,13 +19,6 @@ SLOWEST_FABRIC: Final = 40
 """Gb/s: Ethernet below it that stands alone is a port for management."""
 LONGEST_CELL: Final = 1000
 """Characters of a cell that are read."""
-INSTANCES: Final = (
-    (r"p4de?\.24xlarge", 400), (r"p5(?:e|en)?\.48xlarge", 3200), (r"p6-b[23]00\.48xlarge", 3200),
-    (r"nd96asr_?(?:a100_?)?v4", 1600), (r"nd96amsr_?a100_?v4", 1600), (r"nd96isr_?h[12]00_?v5", 3200),
-    (r"a3-highgpu-8g", 800), (r"a3-megagpu-8g", 1600), (r"a3-ultragpu-8g", 3200), (r"a4-highgpu-8g", 3200),
-    (r"bm\.gpu4\.8", 1600), (r"bm\.gpu\.a100-v2\.8", 1600), (r"bm\.gpu\.h[12]00\.8", 3200),
-)  # fmt: skip
-"""Gb/s between GPUs of two instances: AWS p, Azure ND, Google accelerator-optimized, Oracle BM.GPU (their documentation)."""
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _RATE = re.compile(
@@ -49,38 +42,12 @@ _NICS = re.compile(
     rf"|^\s*{_COUNT}\s*(?:per|/|a)\s*node",
     re.IGNORECASE,
 )
-_PORTS = re.compile(r"\b(?:dual|two|2|quad|four|4)[\s-]?ports?\b", re.IGNORECASE)
 _PER_GPU = re.compile(
     r"(?:\bper|/|\ba|\beach|\bfor (?:each|every)|\bevery)\s*([1-9]|two|four)?\s*(?:gpu|gcd|accelerator|device)", re.IGNORECASE
 )
-_PER_NODE = re.compile(
-    r"(?:\bper|/|\ba|\beach|\bevery)\s*(?:node|host|server|instance|system|vm|chassis|tray|blade)\b"
-    r"|\binter-?node\b|\baggregated?\b|\btotal\b|\bnode bandwidth\b",
-    re.IGNORECASE,
-)
-_PER_NIC = re.compile(r"(?:\bper|/|\beach|\bevery)\s*(?:nic|hca|port|link|adapter|rail|card)\b|\beach\b", re.IGNORECASE)
-_BOTH_WAYS = re.compile(r"bi-?directional|both directions", re.IGNORECASE)
-_GENERATION = re.compile(rf"\b({'|'.join(GENERATIONS)})[\s-]?(40|56|100|200|400|800)?(?![\d.])", re.IGNORECASE)
+_GENERATION = re.compile(rf"\b({'|'.join(SAID.generations)})[\s-]?(40|56|100|200|400|800)?(?![\d.])", re.IGNORECASE)
 _SLINGSHOT = re.compile(r"slingshot[\s-]?(10|11|400)\b", re.IGNORECASE)
 _OMNI_PATH = re.compile(r"\bomni-?path|\bopa", re.IGNORECASE)
-_INSIDE = re.compile(r"nv-?link|nv-?switch|\bnvl\d|xgmi|infinity fabric|\bici\b|\bupi\b|\bqpi\b|xe-?link|hccs", re.IGNORECASE)
-_FABRIC = re.compile(
-    r"infiniband|\bib\b|\b[qfehnx]dr\d*\b|roce|rdma|\befa\b|elastic fabric|omni-?path|\bopa|slingshot|cassini"
-    r"|spectrum-?x|gpudirect|tcpx|ultra ethernet|\buec\b|aries|tofu",
-    re.IGNORECASE,
-)
-_NIC = re.compile(r"\b(?:super)?nics?\b|\bhcas?\b|connect-?x|\bcx-?\d", re.IGNORECASE)
-_ETHERNET = re.compile(r"ethernet|\d\s*gb?e\b|\dgig-?e|gigabit|gbase|\bi350\b|\bx[57]\d\d\b", re.IGNORECASE)
-_DPU = re.compile(r"\bdpu|bluefield|\bbf-?[23]\b|pensando|nitro", re.IGNORECASE)
-_COMPUTE = re.compile(
-    r"comput|back-?end|east-?west|\be/w\b|\bgpu (?:network|fabric|nic)|scale-?out|training|inter-?node|\bmpi\b|\bnccl\b",
-    re.IGNORECASE,
-)
-_ELSE = re.compile(
-    r"stor|manag|mgmt|front-?end|north-?south|\bn/s\b|in-?band|out-?of-?band|\boob\b|\bhost\b|admin|provision|boot|log-?in|ceph"
-    r"|lustre|weka|gpfs|\bvast\b|ipmi|\bbmc\b|control|data ?load|internet|uplink",
-    re.IGNORECASE,
-)
 
 
 class Network(NamedTuple):
@@ -116,7 +83,8 @@ def read_network(cell: str, gpus: int) -> Network:
     items = _joined([item for part in _parts(text) if (item := _item(part, gpus, cell)) is not None])
     chosen = _chosen(items, gpus, cell)
     if not chosen or any(item.rate is None for item in chosen):
-        return Network(node=next((rate for name, rate in INSTANCES if re.search(rf"(?<![a-z\d]){name}\b", text, re.I)), None))
+        named = (rate for name, rate in SAID.instances.items() if re.search(rf"(?<![a-z\d]){name}\b", text, re.IGNORECASE))
+        return Network(node=next(named, None))
     nodes = [item.node for item in chosen if item.node is not None]
     if len(nodes) == len(chosen):
         return Network(node=sum(nodes))
@@ -152,20 +120,21 @@ def _parts(text: str) -> Iterator[str]:
 
 def _item(text: str, gpus: int, cell: str) -> _Item | None:
     """What one item says; None if it is of no NIC."""
-    ethernet = bool(_ETHERNET.search(text)) and not _FABRIC.search(text)
-    fabric = not ethernet and bool(_FABRIC.search(text) or _NIC.search(text))
-    if _INSIDE.search(text) and not fabric:
+    ethernet = bool(_SAYS["ethernet"].search(text)) and not _SAYS["fabric"].search(text)
+    fabric = not ethernet and bool(_SAYS["fabric"].search(text) or _SAYS["nic"].search(text))
+    if _SAYS["inside"].search(text) and not fabric:
         return None
     matches, count = list(_RATE.finditer(text)), _count(text)
     if not fabric and count is None and any(match[3] == "B" for match in matches):
         return None  # bytes, of NVLink
     rates = [_gigabits(match) for match in matches] or _implied(text)
-    kind = "dpu" if _DPU.search(text) else "fabric" if fabric else "ethernet" if ethernet else ""
+    kind = "dpu" if _SAYS["dpu"].search(text) else "fabric" if fabric else "ethernet" if ethernet else ""
     if not (kind or rates or count):
         return None
-    if _BOTH_WAYS.search(text):
+    if _SAYS["both_ways"].search(text):
         rates = [rate / 2 for rate in rates]
-    role = "compute" if _COMPUTE.search(text) else "else" if _ELSE.search(re.sub(r"per host", "", text, flags=re.I)) else ""
+    elsewhere = _SAYS["else"].search(re.sub(r"per host", "", text, flags=re.IGNORECASE))
+    role = "compute" if _SAYS["compute"].search(text) else "else" if elsewhere else ""
     rate = _rate_of_each(rates, count)
     if (per := _PER_GPU.search(text)) is not None:
         share = gpus / (int(_WORDS.get(per[1].lower(), per[1])) if per[1] else 1)
@@ -174,15 +143,15 @@ def _item(text: str, gpus: int, cell: str) -> _Item | None:
         count = None if count is None else round(count * share)
     if rate is None or count is not None:
         return _checked(_Item(text, role, kind, count, rate), cell)
-    total = bool(_PER_NODE.search(text)) or rate > FASTEST_NIC or bool(re.search(r"\befa\b", text, re.I))
-    return _Item(text, role, kind, None, rate, total and not _PER_NIC.search(text))
+    total = bool(_SAYS["per_node"].search(text)) or rate > FASTEST_NIC or bool(re.search(r"\befa\b", text, re.I))
+    return _Item(text, role, kind, None, rate, total and not _SAYS["per_nic"].search(text))
 
 
 def _checked(item: _Item, cell: str) -> _Item:
     """The item. Raises NotSimulated if no NIC is as fast, or if it has several ports and may mean one or all of them."""
     if item.rate is not None and item.rate > FASTEST_NIC:
         raise _ambiguous(cell, f"no NIC has {item.rate:g} Gb/s")
-    if item.role != "else" and item.rate is not None and item.kind != "ethernet" and _PORTS.search(item.text):
+    if item.role != "else" and item.rate is not None and item.kind != "ethernet" and _SAYS["ports"].search(item.text):
         raise _ambiguous(cell, "of each port, or of all")
     return item
 
@@ -194,9 +163,9 @@ def _gigabits(match: re.Match[str]) -> float:
 def _implied(text: str) -> list[float]:
     """Gb/s of a port by the name of its generation."""
     if generation := _GENERATION.search(text):
-        return [float(generation[2] or GENERATIONS[generation[1].lower()])]
+        return [float(generation[2] or SAID.generations[generation[1].lower()])]
     if slingshot := _SLINGSHOT.search(text):
-        return [float(SLINGSHOT[slingshot[1]])]
+        return [float(SAID.slingshot[slingshot[1]])]
     return [float(OMNI_PATH)] if _OMNI_PATH.search(text) else []
 
 

@@ -1,8 +1,10 @@
 """The software stack of a measured run: by framework, and by what the row says of its data parallelism."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
+from benchmarks.importing import words_of
 from benchmarks.importing.features import features_of, recipe_of
 from benchmarks.importing.table import HF_TRAINER, Row
 from sim_core import STACK_FACTS, Model, read_stack
@@ -15,81 +17,12 @@ from sweep.frameworks.torchtitan import of_selective
 from sweep.runs.logs import ENDS_AS_LAYERS, FP32_GRADIENTS
 from sweep.runs.table import NotSimulated
 
-STACKS: Final = (
-    ("primus", "primus"), ("(rocm)", "primus"), ("automodel", "nemo-automodel"), ("torchtitan", "torchtitan"),
-    ("nanotron", "nanotron"), ("llm-foundry", "llm-foundry"), ("maxtext", "maxtext"), ("paxml", "maxtext"),
-    ("megatron-deepspeed", "megatron-deepspeed"), ("megatron-bridge", "nemo"), ("megatron-core", "megatron-core"),
-    ("nemo framework", "nemo"), ("nemo,", "nemo"), ("nemo 25", "nemo"), ("nvidia release", "nemo"), ("nemo", "nemo-24"),
-    ("megatron-lm", "megatron-2022"), (HF_TRAINER, "hf-trainer"), ("fms-fsdp", "fms-fsdp"),
-)  # fmt: skip
-"""Words in a framework's name, and its stack; the first that match decide.
-
-NVIDIA's containers ("NVIDIA Release 25.09") train with NeMo on Megatron-Core."""
-OVERLAPPING: Final = ("nemo", "megatron-bridge", "nvidia release")
-"""Frameworks whose recipes overlap messages with compute. Megatron-LM does so on request only, and no row says that it did."""
-REDUCING: Final = ("nanotron",)
-"""Frameworks that reduce gradients behind the last backward without being asked, and hide no tensor-parallel messages so."""
-JAX: Final = ("maxtext", "paxml")
-AUTOCAST: Final = r"fms-acceleration@\w+:scripts/benchmarks/refs/a100_80gb_(?:liger|granite)\."
-"""Tables of runs whose scenarios set bf16 (scripts/benchmarks/scenarios-liger.yaml, -granite.yaml; scenarios.yaml does not).
-Under FSDP accelerate 1.0 then holds what is trained in fp32, whatever it was loaded in (accelerator.py, prepare_model)."""
-EAGER_GATES: Final = ("paddle",)
-"""Frameworks whose Llama multiplies the gate's activation by kernels of its own, so that both are kept, 3 x 2 bytes for two
-elements (PaddleNLP, llama/modeling.py, LlamaMLP)."""
-BIG_CODE: Final = ("santacoder", "starcoder", "gpt_bigcode")
-PURE: Final = ("weight_bytes", "gradient_bytes", "adam_bytes", "optimizer_bytes")
-OF_TPU: Final = {"maxtext": "maxtext-tpu"}
-"""Stacks that are another on TPUs."""
-CUSTOM: Final = "custom remat"
-RECOMPUTING: Final = ("automodel",)
-"""Frameworks whose benchmarks with experts all recompute (examples/benchmark/configs, activation_checkpointing); times say
-that it is not the whole layer everywhere."""
-OFFLOADING: Final = ("GB", "B200")
-"""Devices for which NeMo's and Megatron-Bridge's recipes with Megatron's FSDP put 5 to 95 layers on the host
-(scripts/performance/configs/llama/llama3_workload_base_configs.py, cpu_offloading_num_layers; NVIDIA/NeMo
-scripts/performance/recommended_model_configs/model_configs_gb200.csv, activation_offload_layers)."""
-SAVED: Final = "offload_modules"
-"""MaxText's custom policy of recompute, and the feature that lists what it saves: tensors of a layer, most on the host."""
-SHARDED: Final = r"2|3|zero-?[23]|.*(?:fsdp|hsdp|full_shard|shard_grad_op|hybrid_shard).*"
-IN_NODES: Final = r"hsdp|hybrid_shard"
-"""Words of sharding inside groups, the node unless it says otherwise (PyTorch, ShardingStrategy.HYBRID_SHARD)."""
-SINCE_CORE: Final = r"core[ _-]?[vr]?\d|(?<!\d)20(?:2[3-9]|[3-9]\d)(?!\d)|(?<![\d.])2[3-9]\.\d\d(?!\d)"
-"""A release or framework of 2023 or later, by its number or a date: Megatron-LM had its core then."""
-BEFORE_CORE: Final = r"(?<!\d)20(?:19|2[0-2])(?!\d)|\bv[1-3]\.\d"
-"""One before: Megatron-LM v1 to v3 (NVIDIA/Megatron-LM, tags)."""
-NEMO_25: Final = r"(?:2[5-9]|[3-9]\d)\.\d\d?(?:\.\d+)?"
-OF_NEMO: Final = r"\d\d\.\d\d?(?:\.\d+)?"
-"""Releases of NeMo and Megatron-Bridge by year and month; the pages differ from 2025 on."""
-OPTIMIZER: Final = {"0": "none", "1": "optimizer"}
-"""What ranks share under stages of ZeRO without parameters."""
+SAID = words_of("stacks")
+MODULES: Final = by_word(SAID.modules)
 WHOLE: Final = ("full", "whole", "uniform", "all", *YES)
-MODULES: Final = by_word({
-    "core_attn": "core_attn core_attention attention attn attention_core attention_scores",
-    "layernorm": "layernorm layernorms layer_norm layer_norms norm norms rmsnorm rmsnorms rms_norm ln",
-    "mla_up_proj": "mla_up_proj mla_up_projection mla",
-    "moe_act": "moe_act moe_activation act activation activations mlp_act mlp_activation swiglu silu gelu",
-    "mlp": "mlp mlps ffn dense_mlp feed_forward",
-    "moe": "moe experts moe_layer",
-    "shared_experts": "shared_experts shared_expert",
-    "mhc": "mhc",
-})  # fmt: skip
-"""Words of a cell and the modules of a plan's `checkpointing`."""
-OF_EXPERTS: Final = ("moe_act", "moe", "shared_experts")
-"""Modules that a model without experts lacks."""
-FP32_ACCUMULATION: Final = r"fp32 (?:main )?grad|fp32 accumulation|bf16[_ ]optimizer"
-"""In the notes of runs with DeepSpeed's BF16_Optimizer."""
-NOTED: Final = r"(?P<not>\b(?:no|not|without|w/o)\s+)?\b(?:deep-?ep|hybrid-?ep)(?P<off>\s*(?:=\s*0|off|disabled)\b)?"
-"""What notes say of the libraries behind `flex`."""
-LAYOUT_LAYERS: Final = 61
-LAYOUTS: Final = {4: [16, 16, 16, 13], 8: [8] * 7 + [5], 16: [4] * 15 + [1], 32: [1] + [2] * 30 + [0]}
-"""Layers of each virtual stage, by the number of these, in Megatron-Bridge's recipes of DeepSeek-V3 and Kimi K2, both of 61
-layers: the last one has multi-token prediction and the loss besides (recipes/deepseek/deepseek_v3.py, recipes/kimi/kimi_k2.py;
-32 virtual stages: `Et|(tt|)*30mL` in scripts/performance/configs/deepseek)."""
 LONGEST_NAME: Final = 40
-ACCOUNTING: Final = (*OVERLAPPING, "megatron-core")
+ACCOUNTING: Final = (*SAID.overlapping, "megatron-core")
 """Frameworks on Megatron-Core (`sweep.runs.logs.LAYER_EACH`)."""
-ASYNC_TP: Final = "async tp"
-"""In the notes of torchtitan's runs: tensor-parallel collectives run beside their GEMMs."""
 
 
 def stack_cell(row: Row, model: Model) -> str | dict[str, object]:
@@ -117,15 +50,15 @@ def _facts(row: Row, name: str) -> dict[str, object]:
     facts: dict[str, object] = {}
     if name == "megatron-deepspeed" and _accumulates_in_fp32(row):
         facts = dict(FP32_GRADIENTS)
-    if row.text("zero") in OPTIMIZER:
-        facts["sharding"] = OPTIMIZER[row.text("zero")]
-    if any(word in row.text("framework").lower() for word in EAGER_GATES) and row.text("model").lower().startswith("llama"):
+    if row.text("zero") in SAID.optimizer:
+        facts["sharding"] = SAID.optimizer[row.text("zero")]
+    if _is_of(row, SAID.eager_gates) and row.text("model").lower().startswith("llama"):
         facts["activation_input_bytes"] = 3.0
     recipe = dict(recipe_of(row).facts)
     if HF_TRAINER in row.text("framework").lower():
-        autocast = re.search(AUTOCAST, row.text("source")) is not None
+        autocast = re.search(SAID.autocast, row.text("source")) is not None
         if sharded(row) and autocast:
-            recipe = {fact: value for fact, value in recipe.items() if fact not in PURE}
+            recipe = {fact: value for fact, value in recipe.items() if fact not in SAID.pure}
         facts |= _of_trainer(row, pure="adam_bytes" in recipe, autocast=autocast)
     return {**facts, **recipe}
 
@@ -141,7 +74,7 @@ def _of_trainer(row: Row, *, pure: bool, autocast: bool) -> dict[str, object]:
     kernels = split_features(row.text("features")).get("kernels", "")
     logits = 0.0 if "liger" in kernels else 8.0 if "foak" in kernels else 12.0
     logits += 2.0 if logits and not autocast else 0.0
-    logits *= 0.5 if row.text("model").lower().startswith(BIG_CODE) else 1.0
+    logits *= 0.5 if row.text("model").lower().startswith(tuple(SAID.big_code)) else 1.0
     fused: dict[str, object] = (
         {"norm_bytes": NORM, "rotary_bytes": ROTARY, "loss_bytes": (18.0, 26.0)} if "foak" in kernels else {}
     )
@@ -181,7 +114,7 @@ def _accumulates_in_fp32(row: Row) -> bool:
     bf16 ran with 16-bit gradients before.
     """
     without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
-    return without_zero or re.search(FP32_ACCUMULATION, row.text("notes").lower()) is not None
+    return without_zero or re.search(SAID.fp32_accumulation, row.text("notes").lower()) is not None
 
 
 def stack_name(row: Row, model: Model) -> str:
@@ -190,8 +123,8 @@ def stack_name(row: Row, model: Model) -> str:
     A release that is stated decides over the name and over what the model has.
     """
     name, release = _named(row), row.text("release")
-    if name in ("nemo", "nemo-24") and re.fullmatch(OF_NEMO, release):
-        return "nemo" if re.fullmatch(NEMO_25, release) else "nemo-24"
+    if name in ("nemo", "nemo-24") and re.fullmatch(SAID.of_nemo, release):
+        return "nemo" if re.fullmatch(SAID.nemo_25, release) else "nemo-24"
     if name == "megatron-2022" and not _is_of_2022(row, model, usual=True):
         return "megatron-core"
     return name
@@ -202,15 +135,15 @@ def _named(row: Row) -> str:
     framework = row.text("framework").lower()
     if not framework:
         raise NotSimulated("framework not stated")
-    name = next((stack for words, stack in STACKS if words in framework), "")
-    return OF_TPU.get(name, name) if row.text("hw").upper().startswith("TPU") else name
+    name = next((stack for words, stack in SAID.stacks.items() if words in framework), "")
+    return SAID.of_tpu.get(name, name) if row.text("hw").upper().startswith("TPU") else name
 
 
 def _is_of_2022(row: Row, model: Model, usual: bool) -> bool:
     """Whether a run had the kernels of 2022: as its release or name dates it, else not where it states FlashAttention, which
     they lack, or has what is newer; else `usual`."""
     said = f"{row.text('release')} {row.text('framework')}".lower()
-    for pattern, old in ((SINCE_CORE, False), (BEFORE_CORE, True)):
+    for pattern, old in ((SAID.since_core, False), (SAID.before_core, True)):
         if re.search(pattern, said):
             return old
     return usual and not _is_newer(model) and not recipe_of(row).facts.get("flash_attention")
@@ -223,21 +156,21 @@ def _is_newer(model: Model) -> bool:
 
 def overlaps(row: Row) -> bool:
     """Whether gradients and parameters travel beside compute; sharded parameters always do."""
-    return sharded(row) or _is_of(row, (*REDUCING, *OVERLAPPING))
+    return sharded(row) or _is_of(row, (*SAID.reducing, *SAID.overlapping))
 
 
 def overlaps_tp(row: Row) -> bool:
     """Whether tensor-parallel messages travel beside compute."""
-    return _is_of(row, OVERLAPPING) or ASYNC_TP in row.text("notes").lower()
+    return _is_of(row, SAID.overlapping) or SAID.async_tp in row.text("notes").lower()
 
 
-def _is_of(row: Row, frameworks: tuple[str, ...]) -> bool:
+def _is_of(row: Row, frameworks: Sequence[str]) -> bool:
     return any(words in row.text("framework").lower() for words in frameworks)
 
 
 def sharded(row: Row) -> bool:
     """Whether it shards parameters."""
-    return re.fullmatch(SHARDED, row.text("zero").lower()) is not None
+    return re.fullmatch(SAID.sharded, row.text("zero").lower()) is not None
 
 
 def sharding_of(row: Row) -> dict[str, object]:
@@ -249,7 +182,7 @@ def sharding_of(row: Row) -> dict[str, object]:
     if not sharded(row):
         return {}
     shard = re.search(r"\bFSDP=(\d+)", row.text("notes"))
-    in_nodes = re.search(IN_NODES, row.text("zero").lower()) and row.count("gpus_per_node")
+    in_nodes = re.search(SAID.in_nodes, row.text("zero").lower()) and row.count("gpus_per_node")
     return {
         "sharding": "parameters",
         "reshard_after_forward": re.fullmatch(r"(?:zero-?)?2|.*grad_op.*", row.text("zero").lower()) is None,
@@ -267,11 +200,11 @@ def checkpointing_of(row: Row) -> str:
     stated = row.text("recompute").lower() or str(recipe_of(row).plan.get("checkpointing", ""))
     stated = stated or features.get("recompute", "").lower() or features.get("remat_policy", "").lower()
     if not stated:
-        return "full" if _is_of(row, JAX) else "none"
-    if stated == CUSTOM:  # all runs again but what it saves and what is cheap: an output projection and norms
-        saved = features.get(SAVED, "decoder_layer_input")  # at most 5 % of a forward
+        return "full" if _is_of(row, SAID.jax) else "none"
+    if stated == SAID.custom:  # all runs again but what it saves and what is cheap: an output projection and norms
+        saved = features.get(SAID.saved, "decoder_layer_input")  # at most 5 % of a forward
         return "full" if saved == "decoder_layer_input" else "mlp" if "context" in saved.split("+") else "core_attn+mlp"
-    if (policy := stated.removeprefix(CUSTOM).strip()) in POLICIES:
+    if (policy := stated.removeprefix(SAID.custom).strip()) in POLICIES:
         return POLICIES[policy]
     if "(op)" in stated:
         return of_selective(row.count("layers"), row.count("pp", 1) * row.count("vpp", 1))
@@ -285,7 +218,7 @@ def checkpointing_of(row: Row) -> str:
         raise NotSimulated(f"not modelled: recompute {row.text('recompute')[:40]}")
     if not row.text("experts"):
         modules = ["mlp_act" if module == "moe_act" else module for module in modules]
-        return "+".join(module for module in modules if module not in OF_EXPERTS) or "none"
+        return "+".join(module for module in modules if module not in SAID.of_experts) or "none"
     return "+".join(modules)
 
 
@@ -311,11 +244,12 @@ def memory_untold(row: Row) -> bool:
     features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
     if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
         return True
-    if _is_of(row, RECOMPUTING) and row.text("experts") and not recompute:
+    if _is_of(row, SAID.recomputing) and row.text("experts") and not recompute:
         return True
-    if sharded(row) and _is_of(row, OVERLAPPING) and row.text("hw").startswith(OFFLOADING):
+    if sharded(row) and _is_of(row, SAID.overlapping) and row.text("hw").startswith(tuple(SAID.offloading)):
         return features.get("offload_layers", "untold") not in NO  # all but a recipe that says otherwise
-    named = SAVED in features or recompute == CUSTOM or POLICIES.get(recompute.removeprefix(CUSTOM).strip(), "none") != "none"
+    policy = POLICIES.get(recompute.removeprefix(SAID.custom).strip(), "none")
+    named = SAID.saved in features or recompute == SAID.custom or policy != "none"
     return named or features.get("offload_layers", "0").strip("0.") not in ("", "none")
 
 
@@ -328,8 +262,8 @@ def layer_split(row: Row) -> str | list[int]:
         return f"{'_and_'.join(counted)}_as_layer"
     if features.get("layers_redistributed", "0") not in NO:
         return "balanced_cost"
-    if _is_of(row, ("megatron-bridge",)) and layers == LAYOUT_LAYERS:
-        return LAYOUTS.get(parts, "balanced")
+    if _is_of(row, ("megatron-bridge",)) and layers == SAID.layout_layers:
+        return SAID.layouts.get(parts, "balanced")
     if _is_of(row, ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
         return ENDS_AS_LAYERS
     return "balanced"
@@ -344,6 +278,6 @@ def dispatcher_of(row: Row) -> str:
     recipe = str(recipe_of(row).plan.get("dispatcher", "alltoall"))
     if "dispatcher" in split_features(row.text("features")):
         return recipe
-    if (named := re.search(NOTED, row.text("notes").lower())) is not None:
+    if (named := re.search(SAID.noted, row.text("notes").lower())) is not None:
         return "alltoall" if named["not"] or named["off"] else "flex"
     return recipe
