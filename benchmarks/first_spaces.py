@@ -25,44 +25,8 @@ import yaml
 from sim_core import Hardware, read_hardware
 from sim_core.hardware.kernels.device import load_kernels, precisions as precisions_on
 
-DENSE = [
-    (model, device, gpus)
-    for model, device, sizes in (
-        ("llama3-8b", "H100-SXM", (8, 64, 256)),
-        ("llama3-70b", "H100-SXM", (64, 512, 1024)),
-        ("llama3.1-405b", "H100-SXM", (1024, 4096, 16384)),
-        ("llama3.1-405b", "GB200-NVL72", (512, 2048)),
-        ("nemotron4-340b", "H100-SXM", (1536, 6144)),
-        ("nemotron4-340b", "B200-SXM", (1024,)),
-        ("gpt3-175b", "A100-80G-SXM", (512, 1536)),
-        ("gpt3-175b", "H100-SXM", (1024,)),
-        ("megatron-530b", "A100-80G-SXM", (2240,)),
-        ("qwen2.5-72b", "H200-SXM", (256, 1152)),
-        ("gemma2-27b", "H100-SXM", (96, 512)),
-    )
-    for gpus in sizes
-]
-EXPERTS = [
-    ("deepseek-v3", "H800-SXM", 2048),
-    ("deepseek-v3", "H100-SXM", 1024),
-    ("deepseek-v3", "GB200-NVL72", 256),
-    ("deepseek-v3", "B200-SXM", 512),
-    ("mixtral-8x7b", "H100-SXM", 64),
-    ("mixtral-8x22b", "H100-SXM", 256),
-    ("qwen3-30b-a3b", "H100-SXM", 16),
-    ("qwen3-30b-a3b", "B200-SXM", 48),
-    ("qwen3-235b-a22b", "H100-SXM", 256),
-    ("qwen3-235b-a22b", "GB200-NVL72", 256),
-    ("kimi-k2", "H100-SXM", 2048),
-    ("gpt-oss-120b", "H100-SXM", 64),
-]
-CASES: list[tuple[str, str, int, int | None, int | None]] = [
-    *((*case, None, None) for case in DENSE + EXPERTS),
-    *(("llama3-70b", "H100-SXM", 1024, layers, None) for layers in (68, 72, 76, 88, 92)),
-    ("llama3-70b", "H100-SXM", 512, None, 32768),
-    ("llama3-8b", "H100-SXM", 128, None, 131072),
-]
-"""Model, device, GPUs, other number of layers, other sequence."""
+CASES = Path(__file__).parent / "data" / "first_spaces.csv"
+"""Model, device and GPUs of each case, for some another number of layers, another sequence."""
 SPLITS = {"even": 0, "embedding_as_layer": 1, "loss_as_layer": 1, "embedding_and_loss_as_layer": 2}
 """Splits in equal runs, with the ends that count as layers."""
 RECIPES = {"fp8": ["fp8_tensorwise"], "fp8_block": ["fp8_blockwise"], "mxfp8": ["mxfp8"]}
@@ -142,7 +106,7 @@ def main() -> int:
         with given.out.open(newline="") as file:
             rows += [row | {"behind": float(row["behind"])} for row in csv.DictReader(file)]
     known = {row["case"] for row in rows}
-    for model, device, gpus, layers, sequence in CASES:
+    for model, device, gpus, layers, sequence in list(csv.reader(CASES.open(newline="")))[1:]:
         name = f"{model} x{gpus} {device}{f' {layers} layers' if layers else ''}{f' {sequence} tokens' if sequence else ''}"
         if given.only not in name or name in known:
             continue
@@ -152,12 +116,12 @@ def main() -> int:
             if layers:
                 numbers = yaml.safe_load(sweep("model", model, "--yaml"))["model"]
                 source = at / "model.yaml"
-                source.write_text(yaml.safe_dump({"model": numbers | {"layers": layers}}))
+                source.write_text(yaml.safe_dump({"model": numbers | {"layers": int(layers)}}))
             more: list[object] = ["--sequence", sequence] if sequence else []
             sweep("init", source, "--hardware", device, "--gpus", gpus, "-o", at / "init.yaml", *more)
             spec = yaml.safe_load((at / "init.yaml").read_text())
             count = int(layers or json.loads(sweep("model", model, "--json"))["layers"])
-            wide_spec = wider(spec, count, gpus, read_hardware(device), "ep" in spec["axes"])
+            wide_spec = wider(spec, count, int(gpus), read_hardware(device), "ep" in spec["axes"])
             own, wide = best(spec, values, at / "own"), best(wide_spec, values, at / "wide")
         behind = own["step_time_s"] / wide["step_time_s"] - 1
         keys = {*spec["axes"], *spec["fixed"], "overlap_shared_experts"}
