@@ -1,6 +1,7 @@
 """The model of a measured run: its sizes from the row, a preset for what no column states, and what we cannot train."""
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -134,18 +135,10 @@ class Need(NamedTuple):
     field: str
     what: str
     said: str  # in `kind`, `simulable` or `features`
-    models: tuple[str, ...] = ()  # beginnings of models' names, letters and digits alone
+    models: Sequence[str] = ()  # beginnings of models' names, letters and digits alone
 
 
-NEEDS: Final = (
-    Need("lora", "LoRA: frozen weights with adapters", r"\bq?lora\b|\bpeft\b|\badapters?\b|base_frozen=1"),
-    Need(
-        "recurrent", "a hybrid: state-space layers", r"mamba|hybrid_pattern=|state.space|\bssm\b",
-        ("nemotronh", "nemotron3nano", "nemotron3super", "nemotron3ultra", "mamba", "jamba", "zamba", "bamba", "falconh1"),
-    ),
-    Need("recurrent", "linear attention", r"linear attention|delta.?net", ("qwen3next", "kimilinear", "rwkv")),
-    Need("indexer", "sparse attention", r"sparse attention", ("deepseekv32", "deepseekv4")),
-)  # fmt: skip
+NEEDS: Final = [Need(**row) for row in SAID.needs]
 
 
 def check_needs(row: Row) -> None:
@@ -154,7 +147,7 @@ def check_needs(row: Row) -> None:
     bare = _bare(name)
     kind, verdict = row.text("kind").lower(), row.text("simulable").lower()
     said = _said(row)
-    needed = [need for need in NEEDS if (need.models and bare.startswith(need.models)) or re.search(need.said, said)]
+    needed = [need for need in NEEDS if (need.models and bare.startswith(tuple(need.models))) or re.search(need.said, said)]
     parts = [need for need in needed if need.models]  # a label may name several, of which the model has one
     had = any(_in_preset(need, preset_of_model(name)) for need in parts)
     for need in needed:

@@ -11,12 +11,6 @@ from sweep.runs.table import NotSimulated
 SAID = words_of("networks")
 _SAYS = {what: re.compile("|".join(words), re.IGNORECASE) for what, words in SAID.says.items()}
 """What a part of a cell tells."""
-OMNI_PATH: Final = 100
-"""Gb/s of a port (Intel Omni-Path 100 series)."""
-FASTEST_NIC: Final = 800
-"""Gb/s of the fastest port that there is: more is a node's total, or bytes that were meant as bits."""
-SLOWEST_FABRIC: Final = 40
-"""Gb/s: Ethernet below it that stands alone is a port for management."""
 LONGEST_CELL: Final = 1000
 """Characters of a cell that are read."""
 
@@ -143,13 +137,13 @@ def _item(text: str, gpus: int, cell: str) -> _Item | None:
         count = None if count is None else round(count * share)
     if rate is None or count is not None:
         return _checked(_Item(text, role, kind, count, rate), cell)
-    total = bool(_SAYS["per_node"].search(text)) or rate > FASTEST_NIC or bool(re.search(r"\befa\b", text, re.I))
+    total = bool(_SAYS["per_node"].search(text)) or rate > SAID.fastest_nic or bool(re.search(r"\befa\b", text, re.I))
     return _Item(text, role, kind, None, rate, total and not _SAYS["per_nic"].search(text))
 
 
 def _checked(item: _Item, cell: str) -> _Item:
     """The item. Raises NotSimulated if no NIC is as fast, or if it has several ports and may mean one or all of them."""
-    if item.rate is not None and item.rate > FASTEST_NIC:
+    if item.rate is not None and item.rate > SAID.fastest_nic:
         raise _ambiguous(cell, f"no NIC has {item.rate:g} Gb/s")
     if item.role != "else" and item.rate is not None and item.kind != "ethernet" and _SAYS["ports"].search(item.text):
         raise _ambiguous(cell, "of each port, or of all")
@@ -166,7 +160,7 @@ def _implied(text: str) -> list[float]:
         return [float(generation[2] or SAID.generations[generation[1].lower()])]
     if slingshot := _SLINGSHOT.search(text):
         return [float(SAID.slingshot[slingshot[1]])]
-    return [float(OMNI_PATH)] if _OMNI_PATH.search(text) else []
+    return [float(SAID.omni_path)] if _OMNI_PATH.search(text) else []
 
 
 def _count(text: str) -> int | None:
@@ -262,7 +256,7 @@ def _fastest(items: Sequence[_Item], gpus: int, cell: str) -> _Item | None:
 
 def _alone(items: Sequence[_Item], gpus: int, cell: str) -> list[_Item]:
     """Ethernet, or NICs of a DPU, where nothing else is named: they count if there is one for two GPUs, or a total is said."""
-    said = [item for item in items if item.rate is not None and (item.kind == "dpu" or item.rate >= SLOWEST_FABRIC)]
+    said = [item for item in items if item.rate is not None and (item.kind == "dpu" or item.rate >= SAID.slowest_fabric)]
     if not said:
         return []
     best = _fastest(said, gpus, cell)

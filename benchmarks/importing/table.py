@@ -2,10 +2,11 @@
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.importing import words_of
 from sim_core import FormatError, shown
 from sim_core.limits import whole_number
 from sweep.runs.table import FAILED, LARGEST_NUMBER, OK, QUALITIES, NotSimulated, check_columns, number_in
@@ -19,24 +20,12 @@ TABLES: Final = DATA / "measured_tables.csv"
 ANNOTATIONS: Final = DATA / "annotations.csv"
 """Release, dispatcher, recompute and features of some of the runs, by id: read from the recipes of each release; the plan of
 four runs on H100s of Grok-1 and Llama 3.1 405B, which have that of GB200s in the table and their own in the recipe's."""
-REQUIRED: Final = ("set", "framework", "hw", "gpus", "model", "iter_ms")
-COUNTS: Final = (
-    "gpus", "gpus_per_node", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "experts", "topk", "moe_ffn",
-    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "gbs", "ga",
-)  # fmt: skip
-NUMBERS: Final = ("params_b", "iter_ms", "tok_s_gpu", "tflops_gpu", "mfu_pct", "hfu_pct", "mem_gib")
-SWITCHES: Final = ("sp", "oom")
-WORDS: Final = (
-    "id", "set", "source", "framework", "hw", "interconnect", "model", "kind", "dtype", "zero", "recompute", "schedule",
-    "iter_kind", "tflops_kind", "mem_kind", "simulable", "quality", "notes", "licence", "release", "dispatcher", "features",
-)  # fmt: skip
-COLUMNS: Final = (*COUNTS, *NUMBERS, *SWITCHES, *WORDS)
+SAID = words_of("table")
+COUNTS: Final[Sequence[str]] = SAID.counts
+COLUMNS: Final = (*COUNTS, *SAID.numbers, *SAID.switches, *SAID.words)
 MOST: Final = 2**31 - 1
 HF_TRAINER: Final = "hf trainer"
 """In the name of a framework: transformers' Trainer, with PEFT's adapters."""
-TOLD_SEQUENCE: Final = r"samples/s gives (\d+) tokens a sequence"
-OTHER_CAUSES: Final = ("empty stage", "micro-batches <", "inconsistent")
-"""In the notes of a run that failed: causes other than memory."""
 
 
 class Row(NamedTuple):
@@ -74,7 +63,7 @@ class Row(NamedTuple):
     def sequence(self) -> int:
         """Tokens of a sequence: as its notes tell what its tokens/s over samples/s give, where that is not its column's."""
         stated = self.count("seq")
-        told = re.search(TOLD_SEQUENCE, self.text("notes"))
+        told = re.search(SAID.sequence, self.text("notes"))
         return int(told[1]) if told and abs(int(told[1]) / max(stated, 1) - 1) > 0.01 else stated
 
     @property
@@ -92,7 +81,7 @@ class Row(NamedTuple):
     @property
     def other_cause(self) -> str:
         """Why a run failed, if its notes name a cause other than memory."""
-        return next((cause for cause in OTHER_CAUSES if cause in self.text("notes")), "") if self.quality == FAILED else ""
+        return next((cause for cause in SAID.other_causes if cause in self.text("notes")), "") if self.quality == FAILED else ""
 
 
 def read_table(path: Path) -> list[Row]:
@@ -118,8 +107,8 @@ def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
     """The runs of a table, whose heading lacks the columns that all runs share."""
     name, lines = str(path), read_csv(path)
     _, columns = next(lines, (1, []))
-    annotates = "id" in columns and not set(REQUIRED) & {*shared, *columns}
-    check_columns(name, [*shared, *columns], COLUMNS, () if annotates else REQUIRED)
+    annotates = "id" in columns and not set(SAID.required) & {*shared, *columns}
+    check_columns(name, [*shared, *columns], COLUMNS, () if annotates else SAID.required)
     published = {row.text("id"): row.values for row in published_rows()} if annotates else {}
     more = _annotations() if path.resolve() == COMMITTED.resolve() else {}
     rows = []
