@@ -138,10 +138,7 @@ def _interpolate(size: float, sizes: Floats, values: Floats, column: int) -> flo
 @kernel
 def _column(nodes: int, columns: int) -> int:
     """Column of the largest power of two that does not exceed `nodes`."""
-    column = 0
-    while column + 1 < columns and (2 << column) <= nodes:
-        column += 1
-    return column
+    return min(int(np.log2(nodes)), columns - 1)
 
 
 @kernel
@@ -182,13 +179,7 @@ def _group_shape(on: Cluster, group: int, n: int) -> tuple[int, int, int]:
 @kernel
 def collective_ns(on: Cluster, kind: int, group: int, size: float) -> float:
     """Nanoseconds of one collective as the tool computes it; NO_NIC if its group has no NIC to use."""
-    n = on.tp
-    if group == EP:
-        n = on.ep
-    elif group == DP:
-        n = on.dp
-    elif group == DP_EP:
-        n = on.dp // on.ep
+    n = (on.tp, on.ep, on.dp, on.dp // on.ep)[group]  # TP, EP, DP, DP_EP
     if n <= 1 or kind == NO_COMM:
         return 0.0
     if 1 < size < SMALL:

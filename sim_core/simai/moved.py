@@ -129,12 +129,13 @@ class _Moved:
         rest = kinds[self.arrays.dense_layers :]
         # a file with dense layers is read as the first stage, others have none
         as_first = self.arrays.dense_layers and (rest == rest[0]).all()
-        if as_first or (kinds[of_stage:] == kinds[:-of_stage]).all():
-            return list(map(int, kinds[:of_stage]))
-        units, counts = np.unique(kinds, return_counts=True)
-        if self.plan.fidelity == SIMAI and not (counts % pp).any():  # which counts the mean stage
-            return list(map(int, np.repeat(units, counts // pp)))
-        raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
+        units = kinds[:of_stage]
+        if not (as_first or (kinds[of_stage:] == kinds[:-of_stage]).all()):
+            alike, counts = np.unique(kinds, return_counts=True)
+            if self.plan.fidelity != SIMAI or (counts % pp).any():
+                raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
+            units = np.repeat(alike, counts // pp)  # fidelity simai counts the mean stage
+        return list(map(int, units))
 
     def _factor(self, rule: int) -> float:
         """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""

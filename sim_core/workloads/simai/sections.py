@@ -61,12 +61,12 @@ class Sections:
     def layers(self) -> list[range]:
         """Places of each layer's records in a micro-batch: by the shortest period of the names, else from each occurrence of
         the first name on."""
-        names = [record.name for record in self.micro[self.head : len(self.micro) - self.tail]]
-        count = len(names)
+        places = range(self.head, len(self.micro) - self.tail)
+        names, count = [self.micro[k].name for k in places], len(places)
         periods = (period for period in range(1, count // 2 + 1) if count % period == 0 and names[period:] == names[:-period])
         period = next(periods, 0)
         starts = range(0, count, period) if period else [k for k, name in enumerate(names) if name == names[0]]
-        return [range(self.head + begin, self.head + end) for begin, end in pairwise([*starts, count])]
+        return [places[begin:end] for begin, end in pairwise([*starts, count])]
 
     @cached_property
     def dense_layers(self) -> int:

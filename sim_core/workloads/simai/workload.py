@@ -67,7 +67,7 @@ def workload_from_simai(file: File) -> Workload:
     step = _step_pieces(sections.once, excess_ns * NS)
     # the first stage's layers without experts are the model's only ones
     others = np.resize(unit_of_layer[sections.dense_layers :], len(unit_of_layer))
-    all_layers = np.concatenate([unit_of_layer, *([others] * (header.pp - 1))])
+    all_layers = np.append(unit_of_layer, np.tile(others, header.pp - 1))
     p2p_bytes, p2p_rule, note = _p2p(file, pieces)
     arrays = Arrays(
         base=base,
@@ -79,12 +79,12 @@ def workload_from_simai(file: File) -> Workload:
         p2p_bytes=p2p_bytes,
         p2p_rule=p2p_rule,
         micro_batches=float(len(sections.repetitions)),
-        layer_unit=int(unit_of_layer[0]) if (unit_of_layer == unit_of_layer[0]).all() else -1,
+        layer_unit=0 if units == 1 else -1,
         shares=file.shares,
         dense_layers=sections.dense_layers,
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
-    reduces_experts = bool((step.comm_bytes[step.comm_group == DP_EP] > 0).any())
+    reduces_experts = bool((step.comm_group == DP_EP).any())
     on_experts = bool((pieces.comm_bytes[np.isin(pieces.comm_group, (EP, DP_EP))] > 0).any())
     has_experts = reduces_experts or on_experts or any("moe" in name for name in names)
     return Workload(
@@ -152,9 +152,9 @@ def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, ag
     """The columns of all units' pieces, with the means over a unit's `places` in a micro-batch; `again[line]`: re-runs of its
     forward, and their seconds."""
     # for each piece its unit, and the lines that it stands for
-    lines = [(unit, [layer[k] for layer in of_unit]) for unit, of_unit in enumerate(places) for k in range(len(of_unit[0]))]
+    lines = [(unit, list(at)) for unit, of_unit in enumerate(places) for at in zip(*of_unit, strict=True)]
     records = [sections.micro[at[0]] for _, at in lines]
-    rerun = np.array([again[at].mean(0) for _, at in lines])
+    rerun, rerun_s = np.array([again[at].mean(0) for _, at in lines]).T.copy()
     pieces = no_work(len(records))._replace(
         unit=np.array([unit for unit, _ in lines]),
         # equal times give exactly that time
@@ -163,8 +163,8 @@ def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, ag
         comm_group=np.array([r.groups for r in records]),
         comm_bytes=np.array([r.comm_bytes for r in records], float),
         comm_rule=np.array([rules_of(r, in_layer=True)[1] for r in records]),
-        rerun=rerun[:, 0].copy(),
-        rerun_s=rerun[:, 1].copy(),
+        rerun=rerun,
+        rerun_s=rerun_s,
         attention_core=np.array([bool(_ATTENTION_CORE.search(r.name)) for r in records]),
     )
     return pieces, tuple(r.name for r in records)
