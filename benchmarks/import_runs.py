@@ -175,7 +175,8 @@ def _precision(row: Row) -> str:
     if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
     recipe = features_of(row).get("fp8_recipe", "").lower()
-    return next((name for start, name in SAID.recipes.items() if "fp8" in precision and recipe.startswith(start)), precision)
+    found = (name for start, name in SAID.recipes.items() if "fp8" in precision and recipe.startswith(start))
+    return str(next(found, precision))
 
 
 def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:

@@ -263,7 +263,8 @@ def layer_split(row: Row) -> str | list[int]:
     if features.get("layers_redistributed", "0") not in NO:
         return "balanced_cost"
     if _is_of(row, ("megatron-bridge",)) and layers == SAID.layout_layers:
-        return SAID.layouts.get(parts, "balanced")
+        layout: str | list[int] = SAID.layouts.get(parts, "balanced")
+        return layout
     if _is_of(row, ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
         return ENDS_AS_LAYERS
     return "balanced"

@@ -29,7 +29,6 @@ from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
 from sim_core.workloads.reading import SIMAI, read_workload
 from sim_core.workloads.simai.records import FINAL, MODEL, PHASES, flat
-from sim_core.workloads.simai.sections import EMBEDDING as EMBEDDING_RECORD
 from sim_core.workloads.workload import (
     ALL_GATHER,
     FORWARD,
@@ -93,6 +92,7 @@ def _unit_s(arrays: Arrays, modelled: Modelled, shapes: Shapes) -> Floats:
     return seconds
 
 
+EMBEDDING_RECORD = "embedding_layer"
 OPTIMIZER = "grad_param_compute"
 WITHOUT_MESSAGE = ("layernorm", "embedding_grads")
 """Records whose messages on TP no training has (docs/aicb.md)."""

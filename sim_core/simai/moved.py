@@ -217,7 +217,7 @@ def _in_whole_ns(records: list[Record], times: Floats, repetitions: int, excess:
 
     @cache  # lines are few, repetitions many
     def timed(times_ns: bytes) -> list[Record]:
-        rows = np.frombuffer(times_ns).reshape(times.shape).tolist()
+        rows = np.frombuffer(times_ns).reshape(-1, 3).tolist()
         return [record._replace(compute_ns=tuple(map(int, row))) for record, row in zip(records, rows, strict=True)]
 
     return [timed(times_ns.tobytes()) for times_ns in whole]

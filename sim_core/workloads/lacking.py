@@ -104,7 +104,7 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
         told.append("optimizer")
         arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
     gradients, shares = _gradients(replace(recorded, arrays=arrays), of_model, modelled, told)
-    step = StepPieces(*map(np.concatenate, zip(arrays.step, step_pieces(rows + gradients), strict=True)))
+    step = StepPieces(*(np.concatenate(both) for both in zip(arrays.step, step_pieces(rows + gradients), strict=True)))
     known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
     arrays = arrays._replace(step=step, shares=shares)
     whole = replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True)

@@ -146,7 +146,7 @@ def _with_pieces(arrays: Arrays, names: Words, modelled: Modelled, groups: list[
     for k, (to, phase, message) in enumerate(added):
         _put(more, k, phase, message)
         more.rerun[k] = next(iter(given.rerun[given.unit == to]), 0.0)  # as often as the work beside it
-    both = list(map(np.concatenate, zip(given, more, strict=True)))
+    both = [np.concatenate(columns) for columns in zip(given, more, strict=True)]
     order = np.argsort(both[0], kind="stable")
     pieces = Pieces(*(column[order] for column in both))
     told = (*names, *[DERIVED] * len(added))

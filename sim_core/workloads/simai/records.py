@@ -105,7 +105,7 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
-    ends, records, moved = sections_of(text).repetitions[:, -1] + 1, list(text.records), {}
+    ends, records, moved = sections_of(text).repetitions[:, -1] + 1, list(text.records), Fields()
     for end in reversed(ends.tolist()):
         records.insert(end, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100))
     for key in LIST_KEYS:
