@@ -4,7 +4,7 @@ Sources: aliyun/aicb (`AIOB_simAI_workload_generator.py`, `utils/utils.py`, `Aio
 the generator writes; Megatron-LM (`distributed/finalize_model_grads.py`, `optimizer/distrib_optimizer.py`) for a step.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sim_core.units import NS, short
@@ -98,17 +98,16 @@ def _embedding_forward(file: File) -> Doubts:
 
 def _embedding_gradient(file: File) -> Doubts:
     """AICB's variable still holds half the optimizer's time at the first embedding, and the last layer's at the next ones."""
-    records, optimizer = file.named(EMBEDDING), file.step("grad_param_compute")
+    records, optimizer, micro = file.named(EMBEDDING), file.step("grad_param_compute"), file.sections.micro
     if not records:
         return
-    last = file.sections.micro[-1]
-    mine, leaked = file.sections.micro[0].compute_ns[WEIGHT_GRADIENT], last.compute_ns[WEIGHT_GRADIENT]
+    mine, leaked = (micro[k].compute_ns[WEIGHT_GRADIENT] for k in (0, -1))
     of = max(optimizer.compute_ns) if optimizer else 0
     why, found = [], f"{_time(mine * NS)} in the first micro-batch"
     if mine > PLACEHOLDER_NS and of and 0.5 <= mine / of <= 0.75:  # mean of minimum + mean; no mean exceeds 3 minima
         why.append(f"{_time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
     if {r.compute_ns[WEIGHT_GRADIENT] for r, _ in records} - {mine} == {leaked} and leaked > PLACEHOLDER_NS:
-        why.append(f"{_time(leaked * NS)} is that of {last.name}")
+        why.append(f"{_time(leaked * NS)} is that of {micro[-1].name}")
         found += f", {_time(leaked * NS)} in the others"
     if why:
         excess_ns, others_ns = first_excess_ns(file.sections)  # read as once a step
@@ -229,7 +228,7 @@ def _chunks(file: File) -> Doubts:
         yield Check("vpp", "the header", f"has vpp {header.vpp}", "1 without interleaving", why, effect_s, choice=choice)
 
 
-CHECKS: tuple[Callable[[File], Doubts], ...] = (
+CHECKS = (
     _no_times,
     _tokens,
     _embedding_forward,
