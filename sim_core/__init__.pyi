@@ -1,7 +1,7 @@
 """The public names of sim_core and where they are: for type checkers, and for `__init__`, which imports them on demand."""
 
 from sim_core.arrays import Bools, Floats, Ints
-from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns
+from sim_core.bounding import FASTER, Bounds, bounds, coarse_bounds, coarse_bounds_over, ignored_columns, work_bounds
 from sim_core.costing.calibration import calibrated, read_calibrated
 from sim_core.costing.one_collective import collective_seconds
 from sim_core.costing.peak import ASSUMED_STACK, memory_basis
@@ -59,7 +59,7 @@ from sim_core.planning.fields import (
     Field as PlanField,
 )
 from sim_core.planning.labels import checkpointing_codes
-from sim_core.planning.legality import EXPLANATIONS, FIRST_FAILURE, REASON, REASONS, STATUSES
+from sim_core.planning.legality import EXPLANATIONS, FIRST_FAILURE, REASON, REASONS, STATUSES, check as check_rules
 from sim_core.simulator import Checked, Hosts, Results, legality, simai_breakdown, simulate
 from sim_core.starting import Start, start_of
 from sim_core.timelines.spans import KINDS as SPAN_KINDS, STREAMS, Spans
@@ -174,6 +174,7 @@ __all__ = [
     "blocks_of",
     "bounds",
     "calibrated",
+    "check_rules",
     "checkpointing_codes",
     "coarse_bounds",
     "coarse_bounds_over",
@@ -247,5 +248,6 @@ __all__ = [
     "timeline",
     "trace",
     "whole_of",
+    "work_bounds",
     "workload_from_model",
 ]

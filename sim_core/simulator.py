@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.arrays import Floats, Ints
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.batch import batch_of, batches, run_rows
 from sim_core.compiled.jit import quickest
 from sim_core.compiled.references import row_at
@@ -198,15 +198,20 @@ def running(workload: Workload, hardware: HardwareTable, plans: Plans, *, states
     return Running(reason, memory, rows, plans)
 
 
+def without_precision(hardware: HardwareTable, plans: Plans) -> Bools:
+    """Plans as they run whose device lacks the precision of their linear layers, [n]."""
+    if not plans.precision.any():
+        return np.zeros(len(plans.tp), bool)
+    lacking = np.array([[not has_precision(device, own.linear) for own in ON_DEVICES] for device in hardware.variants])
+    without: Bools = lacking[plans.hardware, plans.precision] & (plans.precision > 0)
+    return without
+
+
 def _fitting(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> tuple[Floats, Ints]:
     """Memory of plans as they run, [len(MEMORY), n], and `reason` with those that their devices cannot run."""
     memory = np.full((len(MEMORY), len(reason)), np.nan)
     memory[STATE_BYTES] = model_state_bytes(workload, plans)
-    if (plans.precision > 0).any():
-        lacking = np.array(
-            [[not has_precision(device, precision.linear) for precision in ON_DEVICES] for device in hardware.variants]
-        )
-        reason[(reason == 0) & lacking[plans.hardware, plans.precision]] = REASON["precision_not_on_device"]
+    reason[(reason == 0) & without_precision(hardware, plans)] = REASON["precision_not_on_device"]
     device_bytes, columns = hardware.columns.memory_bytes[plans.hardware], hardware.columns
     host_bytes = columns.host_bytes[plans.hardware]
     unknown = np.minimum(np.minimum(columns.host_bandwidth, columns.update_bandwidth)[plans.hardware], host_bytes) == 0

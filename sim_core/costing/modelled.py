@@ -83,10 +83,11 @@ def _add_unit(blocks: Blocks, at: int, one: Pass, times: int, keys: Keys) -> Non
     work[:, BACKWARD_S] += ran_s[1]
     how = one.plans.checkpointing
     mask = np.where(how == MODULES, one.plans.checkpoint_layers, np.where(how == SELECTIVE, CORE_ATTN, ALL))
-    for modules in np.unique(mask):  # that recompute runs again
+    masks = np.unique(mask).tolist()
+    for modules in masks:  # that recompute runs again
         some = mask == modules
         redone = cost.seconds * share_again(
-            operators, int(modules), norms_apart(modelled.model, one.unit, modelled.stack.fused_norms)
+            operators, modules, norms_apart(modelled.model, one.unit, modelled.stack.fused_norms)
         )
         ran_s[AGAIN][some] = (sum_of(redone, operators.phase == FORWARD)[shape] * speed)[some]
     rerun[:, RECOMPUTE_S] += ran_s[AGAIN]
@@ -108,7 +109,7 @@ def _add_unit(blocks: Blocks, at: int, one: Pass, times: int, keys: Keys) -> Non
         if group == EP:
             apart_s[:, EXPERTS_BACKWARD if backwards else EXPERTS_FORWARD] += out
         if not backwards:
-            again = np.array([modules == ALL or sent.operators[k] in operators_of(modules) for modules in mask])
+            again = np.isin(mask, [own for own in masks if own == ALL or sent.operators[k] in operators_of(own)])
             rerun[:, metric] += np.where(again, total, 0.0)
             rerun[:, metric + EXPOSED] += np.where(again, out, 0.0)
             exposed[AGAIN] += np.where(again, out, 0.0)

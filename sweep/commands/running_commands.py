@@ -182,8 +182,8 @@ def search_command(
                 answer = run_search(prepared, objective, Store(directory=folder), running, fresh=fresh, watch=watch)
         seconds, legal = time.monotonic() - begun, answer.counted.get(BEATEN, 0) + answer.counted.get(WORSE, 0) + answer.rows
         console.print(
-            f"{plural(answer.plans)} searched in {short(seconds, 's')}: {legal:,} can run, {answer.simulated:,} were simulated "
-            f"({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
+            f"{plural(answer.plans)} searched in {short(seconds, 's')}: at most {legal:,} can run, {answer.simulated:,} were "
+            f"simulated ({answer.simulated / max(legal, 1):.2%}; their bounds are {answer.tightness:.1%} of the step), "
             "the bounds of the others prove that they are worse."
         )
         if answer.apart < answer.rows:

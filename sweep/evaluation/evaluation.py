@@ -15,13 +15,14 @@ from sim_core import (
     REASONS,
     STATUSES,
     Bools,
+    Bounds,
     Floats,
     HardwareTable,
     Ints,
     Plans,
     Workload,
     bounds,
-    coarse_bounds,
+    check_rules,
     coarse_bounds_over,
     legality,
     simulate,
@@ -32,10 +33,11 @@ from sweep.conditions import satisfied
 from sweep.evaluation.preparation import Sweep
 from sweep.spec.budget import costs
 from sweep.spec.failures import with_failures
-from sweep.spec.space import permuted
+from sweep.spec.space import permuted, to_plans
 
 WARM_UP_PLANS = 64
 PROBE_PLANS = 20_000
+CHECKED = 32_768
 FILLED_BY_SECTIONS = tuple(measures_of(kind) for kind in SECTIONS.values())
 """Measures that a section of the spec fills, all of them or none, which are null without it."""
 SIMULATED = (*METRICS, *MEMORY, "measured_share")
@@ -83,16 +85,30 @@ def evaluate(sweep: Sweep, positions: Ints, lost: int | None = None) -> pa.Recor
     return _rows(sweep, positions, rows)
 
 
-def bounded(sweep: Sweep, positions: Ints, *, coarse: bool = False) -> pa.RecordBatch:
+def bounded(sweep: Sweep, positions: Ints, by: Callable[..., Bounds] = bounds) -> pa.RecordBatch:
     """The same rows without a simulation: of legal plans `step_time_s` is a lower bound, and what follows from it the best that
-    it can be. Other results are null. `coarse`: see `sim_core.coarse_bounds`."""
+    it can be. Other results are null. `by`: one of those of `sim_core`."""
 
     def rows(part: _Part) -> pa.RecordBatch:
-        lower = (coarse_bounds if coarse else bounds)(*part.given)
-        known = dict(zip(("step_time_s", *MEMORY), (lower.step_time_s, *lower.memory), strict=True))
+        lower = by(*part.given)
+        known = dict(zip(("step_time_s", *MEMORY), (lower.step_time_s, *lower.memory), strict=False))
         return _batch(part, lower.reason, known)
 
     return _rows(sweep, positions, rows)
+
+
+def checked(sweep: Sweep, positions: Ints) -> Ints:
+    """The code of the reason of each plan that breaks a rule, whatever its memory; 0 of the others. Some may be missed: with
+    `where`, which comes first, and with an axis of stacks all."""
+    space, reason = sweep.space, np.zeros(len(positions), int)
+    for begin in range(0, 0 if sweep.where or sweep.others else len(positions), CHECKED):
+        numbers = space.numbers(positions[begin : begin + CHECKED])
+        for axis in space.axes:
+            if axis.codes.keys() == {"overlap_tp"}:  # no rule reads it
+                numbers = numbers - numbers // axis.stride % axis.size * axis.stride
+        distinct, of = np.unique(numbers, return_inverse=True)
+        reason[begin : begin + CHECKED] = check_rules(sweep.workload, to_plans(space.decode(distinct), space))[of]
+    return reason
 
 
 def bounded_over(sweep: Sweep, positions: Ints, ga: Ints, *, rough: bool) -> tuple[pa.RecordBatch, Ints, Floats]:

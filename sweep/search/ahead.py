@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sim_core import REASONS, Floats, Ints
+from sim_core import REASONS, Floats, Ints, coarse_bounds, work_bounds
 from sweep.evaluation.evaluation import bounded, bounded_over
 from sweep.evaluation.preparation import Sweep
 from sweep.search.blocks import Blocks
@@ -126,22 +126,13 @@ def of_bounded(rows: pa.RecordBatch, objective: Objective) -> Ahead:
 
 
 def of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, families: Ints, *, rough: bool = False) -> Ahead:
-    """Coarse bounds of all blocks of some families; `rough` bounds take less time where a family has several blocks."""
+    """Coarse bounds of all blocks of some families; `rough` bounds take less time where a family has several blocks. Of plans
+    that are no blocks those by their work."""
     standing = blocks.standing_for(families * blocks.family)
     if not blocks.micro_batches:
-        return of_bounded(bounded(sweep, standing, coarse=True), objective)
+        return of_bounded(bounded(sweep, standing, by=coarse_bounds if blocks.pays else work_bounds), objective)
     ga = np.array(blocks.micro_batches, int)
     rows, reason, step_s = bounded_over(sweep, standing, ga, rough=rough)
     keys, group = group_keys(rows, objective.per)
     cost = objective.cost_over(rows, ga, step_s).ravel()
     return Ahead(reason.ravel(), cost, keys, np.repeat(group, len(ga)))
-
-
-def refined(sweep: Sweep, blocks: Blocks, families: Ints, ahead: Ahead, chosen: Ints, frontier: Frontier) -> Ahead:
-    """`ahead`, rough bounds of all blocks of `families`, with coarse bounds for the families of the `chosen` rows."""
-    better = np.unique(chosen // blocks.family)
-    if not blocks.micro_batches or not len(better):
-        return ahead
-    cost = ahead.cost.copy().reshape(-1, blocks.family)
-    cost[better] = of_blocks(sweep, blocks, frontier.objective, families[better]).cost.reshape(-1, blocks.family)
-    return ahead._replace(cost=cost.ravel())

@@ -16,8 +16,6 @@ GOOD = {"overlap_grad": 1, "overlap_param": 1, "gradient_precision": 1}
 """Ignored columns whose higher values tend to be faster, so that the plan that stands for a block is a good one."""
 MICRO_BATCHES = {"ga", "global_batch"}
 """Columns that the number of micro-batches changes, besides those that follow from a step."""
-MANY = 8
-"""From so many values of such an axis on, three bounds for all of them are less work (`sim_core.coarse_bounds`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,15 +75,14 @@ def blocks_of(sweep: Sweep, objective: Objective) -> Blocks:
     apart: tuple[int, ...] = ()
     outer: list[tuple[int, int]] = []
     inner: list[tuple[int, int]] = []
-    best, many = 0, False
+    best = 0
     for axis in sorted(space.axes, key=lambda axis: bool(axis.codes.keys() & MICRO_BATCHES)):  # the last ones are side by side
         row = _best_row(axis, space, ignored, faster)
         (outer if row is None else inner).append((axis.size, axis.stride))
         best += (row or 0) * axis.stride
-        many |= bool(axis.codes.keys() & MICRO_BATCHES) and axis.size >= MANY
         if families and axis.codes.keys() == {"ga"}:
             apart = tuple(axis.codes["ga"].tolist())
-    pays = bool(ignored and (inner or many))
+    pays = bool(inner or apart)
     return Blocks(outer=tuple(outer), inner=tuple(inner), micro_batches=apart, best=best, pays=pays)
 
 

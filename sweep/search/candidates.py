@@ -7,16 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sim_core import Bools, Ints
-from sweep.evaluation.evaluation import bounded, evaluate
+from sim_core import REASONS, Bools, Ints
+from sweep.evaluation.evaluation import bounded, checked, evaluate
 from sweep.evaluation.preparation import Sweep
 from sweep.results.slice_file import Slice
-from sweep.search.ahead import Frontier, launched, of_blocks, of_bounded, refined
+from sweep.search.ahead import Frontier, launched, of_blocks, of_bounded
 from sweep.search.blocks import Blocks
 from sweep.search.objective import group_keys, same_numbers
 
 BEATEN = "bound_beaten"
-"""The reason of plans that were not simulated: even their bound is worse than the best."""
+"""The reason of plans that were not simulated: even their bound is worse than the best. Of those that are no blocks whether
+they fit is asked only where their work alone is not worse."""
 WORSE = "not_among_best"
 """The reason of plans that were simulated and are worse than the best."""
 ELSEWHERE = -1
@@ -39,21 +40,26 @@ class Searched(NamedTuple):
 
 def search_blocks(sweep: Sweep, blocks: Blocks, part: Slice, frontier: Frontier) -> Searched:
     """Search a slice of the places in `blocks`; blocks whose coarse bound is worse than what was found are passed over."""
-    if not blocks.pays:
-        return search_among(sweep, blocks.numbers(np.arange(part.start, part.stop)), frontier)
     of_family = blocks.width * blocks.family
-    families = np.arange(part.start // of_family, -(-part.stop // of_family))
-    first = int(families[0]) * blocks.family
-    number = np.arange(first, first + len(families) * blocks.family)
+    families, counted = np.arange(part.start // of_family, -(-part.stop // of_family)), Counter[str]()
+    if not blocks.pays:
+        reason = checked(sweep, blocks.standing_for(families))
+        counted.update({REASONS[code]: count for code, count in enumerate(np.bincount(reason).tolist()) if code})
+        families = families[reason == 0]
+    number = (families[:, None] * blocks.family + np.arange(blocks.family)).ravel()
     begin, end = np.maximum(number * blocks.width, part.start), np.minimum((number + 1) * blocks.width, part.stop)
     plans = np.maximum(end - begin, 0)
     ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
-    counted = ahead.reasons(plans)
+    counted.update(ahead.reasons(plans))
     ahead = ahead._replace(reason=np.where(plans > 0, ahead.reason, ELSEWHERE))
-    ahead = refined(sweep, blocks, families, ahead, ahead.promising(frontier), frontier)
+    better = np.unique(ahead.promising(frontier) // blocks.family)
+    if blocks.micro_batches and len(better):
+        cost = ahead.cost.reshape(-1, blocks.family)  # the same numbers, changed in place
+        cost[better] = of_blocks(sweep, blocks, frontier.objective, families[better]).cost.reshape(-1, blocks.family)
+    size, known = (FIRST_MEMBERS, frontier) if blocks.pays else (MEMBERS, frontier.copy())  # in any slice the same are asked
     counted[BEATEN] = counted.pop("", 0)
     searched = []
-    for rows in ahead.rounds(frontier, plans, FIRST_MEMBERS, MEMBERS):
+    for rows in ahead.rounds(known, plans, size, MEMBERS):
         places = np.concatenate([np.arange(begin[row], end[row]) for row in rows])
         cuts = range(0, len(places), MEMBERS)  # one block may be a large one
         searched += [search_among(sweep, blocks.numbers(places[cut : cut + MEMBERS]), frontier) for cut in cuts]

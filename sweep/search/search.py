@@ -20,7 +20,7 @@ from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor
 from sweep.results.slice_file import Slice, encoded
 from sweep.results.store import Store
-from sweep.search.ahead import Frontier, of_blocks, refined
+from sweep.search.ahead import Frontier, of_blocks
 from sweep.search.blocks import Blocks, blocks_of
 from sweep.search.candidates import WORSE, in_answer, search_among, search_blocks, take_in
 from sweep.search.objective import Objective, apart
@@ -33,6 +33,8 @@ PROBED, PROBES = 65_536, 8
 MOST_AROUND = 256
 CLIMBS = 20
 """How often, at most, seeding moves on from its best plans to those that differ from them in one axis."""
+ILLEGAL = 8
+"""Of so many plans that are no blocks one is taken to keep all rules, in the size of a slice."""
 MOST_OF_FAMILY = 16
 """At most so many blocks of a family count as one in the size of a slice: each takes some memory."""
 
@@ -108,7 +110,7 @@ def run_search(
         frontier = seed(sweep, blocks, objective)
         return SearchTask(sweep=sweep, directory=store.directory, provenance=provenance, frontier=frontier, blocks=blocks)
 
-    width = blocks.width * min(blocks.family, MOST_OF_FAMILY)
+    width = blocks.width * min(blocks.family, MOST_OF_FAMILY) if blocks.pays else ILLEGAL
     run_sweep(prepared, store, executor, task, width=width, fresh=fresh, watch=watch)
     return finish(prepared, objective, store)
 
@@ -186,9 +188,7 @@ def _search_new(sweep: Sweep, positions: Ints, frontier: Frontier) -> None:
 
 def _search_families(sweep: Sweep, blocks: Blocks, families: Ints, frontier: Frontier) -> None:
     """Simulate the plans that stand for the most promising blocks of each group in some families."""
-    ahead = of_blocks(sweep, blocks, frontier.objective, families, rough=True)
-    ahead = refined(sweep, blocks, families, ahead, ahead.first(frontier), frontier)
-    first = ahead.first(frontier)
+    first = of_blocks(sweep, blocks, frontier.objective, families).first(frontier)
     _search_new(sweep, blocks.standing_for(families[first // blocks.family] * blocks.family + first % blocks.family), frontier)
 
 

@@ -86,8 +86,6 @@ def _left_out(sweep: Sweep, answer: Ints, number: int) -> Iterator[tuple[Ints, p
 
 def _of_blocks(sweep: Sweep, blocks: Blocks, objective: Objective, positions: Ints) -> Floats:
     """The bounds of the blocks of plans, the rough ones of families too, as the search compares them."""
-    if not blocks.pays:
-        return np.full(len(positions), np.nan)
     families, place = np.unique(blocks.block_of(positions) // blocks.family, return_inverse=True)
     number = place * blocks.family + blocks.block_of(positions) % blocks.family
     rough, each = (of_blocks(sweep, blocks, objective, families, rough=how).cost[number] for how in (True, False))

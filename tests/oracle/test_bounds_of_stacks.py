@@ -28,6 +28,7 @@ from sim_core import (
     read_stack,
     simulate,
     slice_plans,
+    work_bounds,
     workload_from_model,
 )
 from tests.conftest import make_plans, rest_long
@@ -119,6 +120,7 @@ def held(seed: int, rows: int) -> int:
             )
 
     check("fine", np.flatnonzero(ran), fine.step_time_s[ran])
+    check("work's", np.flatnonzero(ran), work_bounds(workload, hardware, plans).step_time_s[ran])
     for left_out, some in by_ignored(case, np.flatnonzero(ran)).items():
         stands = standing(rng, case, some, left_out)
         coarse = coarse_bounds(workload, hardware, stands)

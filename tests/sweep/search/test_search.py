@@ -15,17 +15,18 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from sim_core import SpecError, stack_yaml
+from sim_core import REASONS, Ints, SpecError, stack_yaml
 from sweep.columns import NUMBERS, SIZES
-from sweep.evaluation.evaluation import evaluate
-from sweep.evaluation.preparation import Prepared, prepare
+from sweep.evaluation.evaluation import checked, evaluate
+from sweep.evaluation.preparation import Prepared, Sweep, prepare
 from sweep.evaluation.slices import Receipt, SliceQueue, SliceTask
 from sweep.executors import InlineExecutor
 from sweep.executors.local import LocalExecutor
 from sweep.ranking.ranking import rank
 from sweep.results.store import Store
+from sweep.search import candidates
 from sweep.search.ahead import Ahead, Frontier
-from sweep.search.candidates import BEATEN, WORSE
+from sweep.search.candidates import BEATEN, WORSE, Searched, search_among
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.spec.spec import load_spec
@@ -189,6 +190,53 @@ def test_rings_that_wait_beside_backwards_are_among_the_best(tmp_path: Path) -> 
     prepared = prepare(load_spec(tmp_path / "rings.yaml"), tmp_path)
     objective = Objective(column="step_time_s", descending=False, per=("schedule", "tp"), best=1)
     assert searched(prepared, objective, tmp_path / "out") == exhaustive(prepared, objective)
+
+
+WITHOUT_BLOCKS: dict[str, Any] = {
+    "name": "experts",
+    "workload": {"model": "mixtral-8x7b", "sequence": 4096},
+    "hardware": "H100-SXM",
+    "axes": {
+        "tp": [1, 2, 4, 3], "overlap_tp": [False, True], "pp": [1, 2, 4], "ep": [1, 8], "vpp": [1, 2],
+        "layer_split": ["even", "balanced_cost"], "checkpointing": ["none", "full"],
+    },
+    "fixed": {"all_gpus": 64, "global_batch": 128, "micro_batch": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"where": ["overlap_tp or tp < 4"]},
+        {"axes": {**WITHOUT_BLOCKS["axes"], "stack": ["megatron-core", "nemo"]}},
+        {
+            "hardware": "A100-80G-SXM",
+            "axes": {"pp": [1, 2, 4], "tp": [2, 4], "precision": ["bf16", "fp8_blockwise"]},
+        },
+    ],
+)
+def test_of_plans_that_are_no_blocks_few_are_bounded_one_by_one(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "experts.yaml").write_text(yaml.safe_dump({**WITHOUT_BLOCKS, **changed}, sort_keys=False))
+    prepared = prepare(load_spec(tmp_path / "experts.yaml"), tmp_path)
+    every = np.arange(prepared.sweep.space.count)
+    told = np.array(evaluate(prepared.sweep, every).column("reason").to_pylist())
+    named = np.array(REASONS)[checked(prepared.sweep, every)]
+    assert (named == told)[(named != "")].all()
+    if not (prepared.sweep.where or prepared.sweep.others):  # with these some are found out later
+        assert set(told[named == ""]) <= {"", "memory_exceeds_device", "precision_not_on_device"}
+    bounded_alone: list[int] = []
+
+    def among(sweep: Sweep, positions: Ints, frontier: Frontier) -> Searched:
+        bounded_alone.extend(positions.tolist())
+        return search_among(sweep, positions, frontier)
+
+    objective = Objective(column="mfu", descending=True, per=(), best=3)
+    monkeypatch.setattr(candidates, "search_among", among)
+    assert searched(prepared, objective, tmp_path / "out") == exhaustive(prepared, objective)
+    assert len(bounded_alone) < 0.5 * (named == "").sum() or len(every) < 50
 
 
 LARGER = {

@@ -15,6 +15,7 @@ from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared
 from sweep.executors import InlineExecutor
 from sweep.results.store import Store
+from sweep.search import ahead
 from sweep.search.objective import Objective
 from sweep.search.search import as_search, run_search
 from sweep.search.verifying import SEED, Verified, verify
@@ -43,7 +44,7 @@ def lifted(monkeypatch: pytest.MonkeyPatch) -> None:
         reason, step_s = coarse_bounds_over(workload, hardware, plans, ga, rough=rough)
         return reason, step_s * np.where(plans.pp == 2, TOO_HIGH, 1.0)[:, None]
 
-    monkeypatch.setattr(evaluation, "coarse_bounds", coarse)
+    monkeypatch.setattr(ahead, "coarse_bounds", coarse)
     monkeypatch.setattr(evaluation, "coarse_bounds_over", over)
 
 
