@@ -52,15 +52,17 @@ def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Pl
         begin = end
 
 
-def tables_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches: Floats | None = None) -> Tables:
+def tables_of(
+    workload: Workload, hardware: HardwareTable, plans: Plans, launches: Floats | None = None, *, all_paired: bool = False
+) -> Tables:
     """What plans, which must be legal, share: places of their groups, layers of their stages, cost of a layer.
 
-    `launches`, [plans]: on what the host takes to launch a layer of a model.
+    `launches`, [plans], and `all_paired`: see `cost_blocks`.
     """
     rows = np.arange(len(plans.tp))
     groups = group_plans(hardware.columns, plans, rows, workload.arrays.shares.whole_experts)
     split = split_plans(workload.arrays, plans, rows)
-    blocks = cost_blocks(workload, hardware, plans, groups, split, rows, launches)
+    blocks = cost_blocks(workload, hardware, plans, groups, split, rows, launches, all_paired=all_paired)
     updates = update_table(workload, hardware, plans, groups, split, rows, blocks.updates)
     return Tables(workload.arrays, hardware.columns, plans, groups, split, blocks._replace(updates=updates))
 

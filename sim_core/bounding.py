@@ -127,7 +127,7 @@ def coarse_bounds_over(
         cells, of = np.unique(rows * len(ga) + number, return_inverse=True)
         some = slice_plans(plans, cells // len(ga))._replace(ga=ga[cells % len(ga)])
         some = as_run(workload, hardware, some)
-        some_s = _bounds(*_without_replicas(workload, hardware), some, np.arange(len(cells)))
+        some_s = _bounds(*_without_replicas(workload, hardware), some, np.arange(len(cells)), all_paired=True)
         known, known_s = ga[number][:, :, None], some_s[of.reshape(number.shape)][:, :, None]
         found_s = known_s[-1] * (ga / known[-1]) * ROUNDING  # of illegal plans, too, which are not kept
         if not rough:
@@ -192,11 +192,14 @@ def ignored_columns(workload: Workload, schedules: Ints, shardings: Ints) -> fro
     return frozenset(once if (schedules == DEEPSPEED).any() else once | {"overlap_grad"})
 
 
-def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Floats:
-    """Bounds of the plans in `rows`, which must be legal, in the event engine; NaN of all others."""
+def _bounds(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints, *, all_paired: bool = False) -> Floats:
+    """Bounds of the plans in `rows`, which must be legal, in the event engine; NaN of all others.
+
+    `all_paired`: see `cost_blocks`. What blocks without a partner take longer is not in proportion to the micro-batches.
+    """
     step_s = np.full(len(plans.tp), np.nan)
     for some, own in batches(workload.arrays, plans, rows):
-        tables, own_s = tables_of(workload, hardware, own), np.empty(len(some))
+        tables, own_s = tables_of(workload, hardware, own, all_paired=all_paired), np.empty(len(some))
         _bound_rows(tables, scratch_for(tables), own_s)
         step_s[some] = own_s
     return step_s * ROUNDING

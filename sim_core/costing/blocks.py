@@ -1,7 +1,8 @@
 """The block table: the cost of each distinct key among a batch of plans, computed once; a plan looks up its key.
 
 A key is everything that the cost of a layer depends on: sizes and placement of groups, micro-batch, recompute, device,
-overlap switches. It excludes pp, vpp, ga and the schedule, which decide how often a layer runs, and when.
+overlap switches. It excludes pp, vpp, ga and the schedule, which decide how often a layer runs, and when. Where layers run
+beside those of another micro-batch, a plan has the mean of two keys: most of its blocks have a partner, some have none.
 """
 
 import numpy as np
@@ -27,7 +28,7 @@ from sim_core.costing.case import (
     rerun_share,
 )
 from sim_core.costing.groups import N_GROUPS, Groups
-from sim_core.costing.modelled import cost_model_blocks, passes_alternate, pipelines_over_nodes
+from sim_core.costing.modelled import LONE, beside_another, cost_model_blocks, passes_alternate, pipelines_over_nodes
 from sim_core.costing.recorded import layer_scales
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import APART
@@ -53,18 +54,30 @@ def cost_blocks(
     split: Split,
     rows: Ints,
     launches: Floats | None = None,
+    *,
+    all_paired: bool = False,
 ) -> Blocks:
-    """The block table of the plans in `rows`. `launches`, [rows]: on what the host takes to launch a layer of a model."""
+    """The block table of the plans in `rows`. `launches`, [rows]: on what the host takes to launch a layer of a model.
+
+    `all_paired`: as if no block were without the partner that `overlap_ep` gives it.
+    """
     arrays, modelled = workload.arrays, workload.modelled
     launches = np.ones(len(rows)) if launches is None else launches
-    of_row, first = distinct_rows(np.column_stack([_keys(workload, hardware, plans, groups, rows), launches.view(int)]))
+    keys = _keys(workload, hardware, plans, groups, rows)
+    share = beside_another(workload, plans)[rows]
+    some = np.flatnonzero((share < 1) & (not all_paired))  # these are costed without a partner, too
+    if len(some):
+        lone = plans._replace(overlap_ep=LONE * plans.overlap_ep)
+        keys = np.concatenate([keys, _keys(workload, hardware, lone, groups, rows)[some]])
+        launches = np.concatenate([launches, launches[some]])
+    of_row, first = distinct_rows(np.column_stack([keys, launches.view(int)]))
     key = np.full(len(plans.tp), -1, int)
-    key[rows] = of_row
-    blocks = allocate_blocks(arrays, key, len(first))
-    chosen = rows[first]
+    key[rows] = of_row[: len(rows)]
+    blocks, chosen = allocate_blocks(arrays, key, len(first)), np.concatenate([rows, rows[some]])[first]
     if modelled and not workload.from_file:
-        cost_model_blocks(workload, modelled, hardware, plans, groups, chosen, launches[first], blocks)
-        return blocks
+        overlaps = np.where(first < len(rows), 1, LONE) * plans.overlap_ep[chosen]
+        cost_model_blocks(workload, modelled, hardware, plans, groups, chosen, overlaps, launches[first], blocks)
+        return _mixed(blocks, rows[some], of_row[len(rows) :], share[some]) if len(some) else blocks
     if modelled:
         fill_ratios(arrays, modelled, hardware, plans, chosen, blocks)
     scales = layer_scales(workload, hardware, plans, chosen)
@@ -72,6 +85,19 @@ def cost_blocks(
     if modelled and not arrays.pieces.attention_core.any():
         add_core(arrays, modelled, hardware, plans, chosen, blocks)
     return blocks
+
+
+def _mixed(blocks: Blocks, rows: Ints, lone: Ints, share: Floats) -> Blocks:
+    """The table, and below it a row for plans of `rows` that are alike: `share` of their own row, the rest of row `lone`."""
+    of_row, first = distinct_rows(np.stack([blocks.key[rows], lone, share.view(int)], axis=1))
+    own, other, part = blocks.key[rows[first]], lone[first], share[first]
+
+    def mixed(table: Floats) -> Floats:
+        weight = part.reshape(-1, *[1] * (table.ndim - 1))
+        return np.concatenate([table, weight * table[own] + (1 - weight) * table[other]])
+
+    blocks.key[rows] = len(blocks.scale) + of_row
+    return Blocks(blocks.key, *map(mixed, blocks[1:-1]), blocks.updates)
 
 
 def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Groups, rows: Ints) -> Ints:

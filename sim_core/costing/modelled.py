@@ -40,6 +40,8 @@ AGAIN = 2
 WEIGHT_LAUNCHES = 0.25
 """Part of the backward kernels of a layer that are of weight gradients: a GEMM of each of four linear layers, of some 16."""
 ALLTOALL = 0
+LONE = 2
+"""`overlap_ep` of a layer that is launched in pairs, but has nothing beside it."""
 CAPTURED = {"none": (1.0, False), "attention": (0.0, False), "router": (1.0, True), "attention and router": (0.0, True)}
 """By `graphs`: part of a dense layer's CPU time that is left in a layer with experts, and whether its router is captured."""
 
@@ -51,12 +53,13 @@ def cost_model_blocks(
     plans: Plans,
     groups: Groups,
     first: Ints,
+    overlap_ep: Ints,
     launches: Floats,
     blocks: Blocks,
 ) -> None:
-    """Fill the rows of `blocks`; row k is that of plan `first[k]`, with `launches[k]`."""
+    """Fill the rows of `blocks`; row k is that of plan `first[k]`, with `overlap_ep[k]` and `launches[k]`."""
     shapes, shape, picked = shapes_of(modelled, hardware, plans, first)
-    plans, base = slice_plans(plans, first), workload.base
+    plans, base = slice_plans(plans, first)._replace(overlap_ep=overlap_ep), workload.base
     rows = modelled, hardware, plans, groups, groups.key[first], shape, 1 / plans.device_speed, launches
     for row in picked:
         ratios = plans.micro_batch[row] / base.micro_batch / plans.cp[row], plans.tp[row] / base.tp, plans.ep[row] / base.ep
@@ -149,6 +152,18 @@ def _copy(blocks: Blocks, at: int, one: Pass, keys: Keys, mask: Ints) -> None:
     blocks.apart_s[:, at, LATE_COPIES] += np.where(alternate & (moved > 0), late_s, 0.0)
 
 
+def beside_another(workload: Workload, plans: Plans) -> Floats:
+    """Part of a plan's blocks that `overlap_ep` runs beside one of another micro-batch, [n]; 1 without it.
+
+    Megatron-LM pairs a forward with a backward (core/pipeline_parallel/combined_1f1b.py). Those of warm-up and cool-down have
+    no partner: (vpp - 1) pp + 1 both ways on the last stage, after pp - 1 on the stages before it.
+    """
+    if workload.from_file or not workload.modelled or workload.modelled.stack.overlap_ep_hidden is None:
+        return np.ones(len(plans.ep))
+    part = np.maximum(1 - plans.pp * plans.vpp / (plans.ga * plans.vpp + plans.pp - 1), 0.0)
+    return np.where((plans.overlap_ep == 1) & (plans.ep > 1) & ~PAIRS[plans.schedule], part, 1.0)
+
+
 def passes_alternate(plans: Plans) -> Bools:
     """Whether a stage's forwards and backwards are of several micro-batches in turn, [n]."""
     alternate: Bools = (plans.pp > 1) & (ORDER[plans.schedule] != FORWARDS_FIRST)
@@ -181,7 +196,7 @@ def _host_s(one: Pass) -> tuple[list[Floats], list[Floats]]:
     left, router = CAPTURED[stack.graphs] if experts else (0.0 if stack.graphs.startswith("attention") else 1.0, False)
     share = np.where(plans.tp > 1, 1.0, stack.host_without_tp)
     narrow, waits = plans.precision >= WIDE, (plans.dispatcher == ALLTOALL) & dynamic(model, stack)
-    combined = (plans.overlap_ep == 1) & (plans.ep > 1) & ~PAIRS[plans.schedule]  # pairs are that overlap by themselves
+    combined = (plans.overlap_ep > 0) & (plans.ep > 1) & ~PAIRS[plans.schedule]  # pairs are that overlap by themselves
     slower = np.where(combined, stack.host_overlap_ep, 1.0)
     launch_s, wait_s = [], []
     for phase, launch in enumerate((stack.host_forward, stack.host_backward)):

@@ -145,7 +145,7 @@ def _flash(
     window = np.minimum(float(shape.window or np.inf), shape.keys[rows]) / shape.keys[rows]
     seen = window * (2 - window)  # of the causal half
     device = kernels.tables.device if kernels.tables else ""
-    scale = np.full(len(rows), modelled.stack.attention_on(device))
+    scale = np.full(len(rows), float(modelled.stack.attention_on(device)))
     if narrow and modelled.stack.fp8_attention:
         scale *= in_8_bits(device, way, shape.keys[rows])
     return Timed(timed.seconds * steps * seen * scale, timed.measured)

@@ -55,6 +55,8 @@ class Layers:
     switches: Switches
     operators: Callable[[Unit], Operators]
     collective: Callable[[int, int, float], float]
+    paired: bool = True
+    """Whether a pass runs beside one of another micro-batch under `overlap_ep`: not the first forward and the last backward."""
 
     def metrics(self) -> dict[str, float]:
         """Sums over all units, by the names of results."""
@@ -119,7 +121,8 @@ class Layers:
             return min(total_s, compute("attention") * (ring - 1) / ring) * (1 - stack.contention)
         if message.group == EP:
             if on.overlap_ep:
-                return self._behind_another_s(message, total_s, operators)
+                alone = self.stack.overlap_ep_hidden is not None and not self.paired
+                return 0.0 if alone else self._behind_another_s(message, total_s, operators)
             if on.overlap_shared_experts and message.kind == ALL_TO_ALL:
                 beside = ("shared_fc1", "shared_activation") if message.operator == "permute" else ("shared_fc2",)
                 phases = (FORWARD,) if message.phase == FORWARD else (BACKWARD, WEIGHTS)

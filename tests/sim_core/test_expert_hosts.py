@@ -118,14 +118,65 @@ def test_pairs_are_the_overlap_of_experts(schedule: str, graphs: str) -> None:
     assert step(facts, overlap_ep=True, **plan) == step(facts, overlap_ep=False, **plan)
 
 
-def test_overlap_hides_what_was_measured_where_the_host_waits() -> None:
-    """0.44 of all messages of experts; without a wait all that compute covers, but for contention."""
+@pytest.mark.parametrize("ga", [1, 2, 8])
+def test_overlap_hides_what_was_measured_where_the_host_waits(ga: int) -> None:
+    """0.44 of all messages of experts, but for the first forward and the last backward, which have nothing beside them
+    (combined_1f1b_schedule_for_no_pipelining); without a wait all that compute covers, but for contention."""
     facts: dict[str, object] = {"overlap_ep_hidden": 0.44}
-    hidden = step(facts, overlap_ep=True)
-    assert hidden["ep_exposed_s"] == pytest.approx(0.56 * hidden["ep_total_s"], rel=1e-9)
-    assert hidden["ep_total_s"] == pytest.approx(step()["ep_total_s"], rel=1e-9)
-    whole = step({**facts, "graphs": "full", "contention": 0.25}, overlap_ep=True)
-    assert whole["ep_exposed_s"] == pytest.approx(0.25 * whole["ep_total_s"], rel=1e-9)
+    hidden = step(facts, overlap_ep=True, ga=ga)
+    assert hidden["ep_exposed_s"] == pytest.approx((1 - 0.44 * (ga - 1) / ga) * hidden["ep_total_s"], rel=1e-9)
+    if ga == 1:
+        assert hidden == step(facts, overlap_ep=False, ga=1)
+    assert hidden["ep_total_s"] == pytest.approx(step(ga=ga)["ep_total_s"], rel=1e-9)
+    whole = step({**facts, "graphs": "full", "contention": 0.25}, overlap_ep=True, ga=ga)
+    assert whole["ep_exposed_s"] == pytest.approx((1 - 0.75 * (ga - 1) / ga) * whole["ep_total_s"], rel=1e-9)
+
+
+def interleaved_s(pp: int, vpp: int, ga: int, alone_s: float, beside_s: float) -> float:
+    """Seconds of Megatron-LM's interleaved 1F1B of blocks that take `alone_s` in warm-up and cool-down, else `beside_s`.
+
+    One more forward than usual comes first, and each forward that follows is a pair with a backward."""
+    blocks, ended, at, now = ga * vpp, dict[tuple[str, int, int], float](), [0] * pp, [0.0] * pp
+    warm = [min(2 * (pp - 1 - stage) + (vpp - 1) * pp + 1, blocks) for stage in range(pp)]
+
+    def nth(stage: int, place: int) -> tuple[str, int]:
+        steady = place - warm[stage]
+        if steady < 0:
+            return "forward", place
+        if steady >= 2 * (blocks - warm[stage]):
+            return "backward", place - blocks
+        return ("backward", steady // 2) if steady % 2 else ("forward", warm[stage] + steady // 2)
+
+    while min(at) < 2 * blocks:
+        for stage in range(pp):
+            while at[stage] < 2 * blocks:
+                way, number = nth(stage, at[stage])
+                rest, group = number % (pp * vpp), number // (pp * vpp)
+                of_batch, forward = group * pp + rest % pp, way == "forward"
+                virtual = (rest // pp if forward else vpp - 1 - rest // pp) * pp + stage
+                before = virtual - 1 if forward else virtual + 1
+                own = ("forward", of_batch, virtual) if before == pp * vpp else (way, of_batch, before)
+                if before >= 0 and own not in ended:
+                    break
+                lone = number < warm[stage] if forward else number >= blocks - warm[stage]
+                now[stage] = max(now[stage], ended.get(own, 0.0)) + (alone_s if lone else beside_s)
+                ended[way, of_batch, virtual] = now[stage]
+                at[stage] += 1
+    return max(now)
+
+
+@pytest.mark.parametrize(("pp", "vpp", "ga"), [(1, 1, 4), (2, 2, 2), (2, 2, 8), (4, 2, 4), (4, 2, 16), (4, 4, 8), (8, 2, 8)])
+def test_blocks_of_warm_up_and_cool_down_have_nothing_beside_them(pp: int, vpp: int, ga: int) -> None:
+    """A block takes what a micro-batch adds to a step of one stage; the order of blocks is Megatron-LM's."""
+    model: dict[str, object] = {"layers": pp * vpp, "vocabulary": 128}
+
+    def seconds(overlap_ep: bool, **plan: object) -> float:
+        return step({"overlap_ep_hidden": 0.44}, model, overlap_ep=overlap_ep, **plan)["step_time_s"]
+
+    alone_s, beside_s = ((seconds(on, ga=3) - seconds(on, ga=2)) / (2 * pp * vpp) for on in (False, True))
+    plan: dict[str, Any] = {"pp": pp, "vpp": vpp, "ga": ga, "all_gpus": 8 * pp}
+    saved_s = interleaved_s(pp, vpp, ga, alone_s, alone_s) - interleaved_s(pp, vpp, ga, alone_s, beside_s)
+    assert seconds(False, **plan) - seconds(True, **plan) == pytest.approx(saved_s, rel=1e-2)
 
 
 def test_metadata_crosses_nodes_once_a_layer() -> None:
