@@ -612,11 +612,10 @@ def _last_backward(cell: int, stage: int, start: Floats, seconds: Floats, lanes:
     sent, ready = load(beside_s, row + (KINDS + SENT)), load(beside_s, row + READY)
     left = larger(load(lanes.through_s, stage) - start, zeros()) + ready
     gone = smaller(left, sent)
-    part = gone / sent
-    longer = part * load(beside_s, row + (KINDS + LONGER))
+    longer = gone / sent * load(beside_s, row + (KINDS + LONGER))
     end = start + seconds + longer
     store(lanes.through_s, stage, end + (left - gone) + (load(beside_s, row + OWN) - ready))
-    store(lanes.shared, cell, part)
+    store(lanes.shared, cell, left / sent)
     store(lanes.later_s, cell, load(lanes.behind_s, stage))
     store(lanes.behind_s, stage, zeros())
     store(lanes.slowed_s, stage, load(lanes.slowed_s, stage) + longer)

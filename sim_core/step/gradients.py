@@ -10,7 +10,7 @@ from sim_core.costing.case import Case, collective_of, held_factor, nic_of, row_
 from sim_core.costing.collectives import send_s
 from sim_core.costing.groups import EXPERT_REPLICA, EXPERT_SHARD, REPLICA, SHARD, group_nodes
 from sim_core.costing.memory import default_bucket_bytes, stage_factor
-from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, SENT, STREAMS, UP, WEIGHT, Program, Times
+from sim_core.engine.program import KINDS, LONGER, OF_INPUTS, OF_WEIGHTS, OWN, READY, SENT, STREAMS, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, SPLITS
 from sim_core.metrics import DP_EXPOSED, DP_TOTAL
 from sim_core.models.optimizers import MUON
@@ -260,10 +260,19 @@ def _exchange_s(case: Case, row: int) -> float:
 
 @inner_kernel
 def shared_s(program: Program, times: Times, cell: int) -> tuple[float, float]:
-    """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later."""
-    part, longer_s = times.shared[cell], program.beside_s[KINDS + LONGER, cell]
-    behind_s = program.duration_s[UP, cell] + longer_s - program.beside_s[KINDS + SENT, cell]
-    return part * longer_s, part * max(longer_s, behind_s)
+    """By how much a cell's last backward is longer because it shares NICs, and by how much its stream of gradients is later.
+
+    The stream is later as the backward ends later, and as more is left by then of what was ready before its last bucket.
+    """
+    beside_s, gone_s = program.beside_s, program.beside_s[KINDS + SENT, cell]
+    left_s, ready_s, own_s = times.shared[cell] * gone_s, beside_s[READY, cell], beside_s[OWN, cell]
+    longer_s = min(times.shared[cell], 1.0) * beside_s[KINDS + LONGER, cell]
+    before_last = ready_s / min(own_s, gone_s) if own_s > 0 else 0.0
+    left_s += before_last * own_s - ready_s
+    late_s = longer_s
+    for sign, through_s in ((1.0, gone_s), (-1.0, program.duration_s[UP, cell])):
+        late_s += sign * max(left_s - through_s, before_last * (own_s - through_s), 0.0)
+    return longer_s, late_s
 
 
 @inner_kernel
