@@ -13,7 +13,7 @@ from sim_core.costing.groups import EXPERT_SHARD, SHARD
 from sim_core.engine.program import DOWN, UP
 from sim_core.metrics import BACKWARD_S, DP_EXPOSED, DP_TOTAL, FORWARD_S, RECOMPUTE_S
 from sim_core.models.precision import GATHERED
-from sim_core.planning.columns import BLOCK, FILE, NONE
+from sim_core.planning.columns import BLOCK, FILE, NONE, Plan
 from sim_core.step.gradients import PARAMETER_BYTES, list_layers, width_scale
 from sim_core.step.lower import slowness
 from sim_core.step.scratch import Layers, Scratch
@@ -99,7 +99,11 @@ def shard_blocks(case: Case, scratch: Scratch) -> None:
                 low.nic_s[way, cell, ALL] += sent_s * of_nics
                 low.nic_s[way, cell, OPEN] += (sent_s - hidden_s) * of_nics
                 waited_s += longer_s
-            waited_s += case.arrays.framework.dp_contention * max(sent_s - waited_s, 0.0)
+            slowed_s = case.arrays.framework.dp_contention * max(sent_s - waited_s, 0.0)
+            if slowed_s > 0:  # messages that wait for a slower layer, or that it waits for anyway, are no longer for that
+                for k in range(count):
+                    scratch.layers.compute_s[k] *= 1.0 + slowed_s / compute_s
+                waited_s = longer_s + max(_end_s(plan, way, count, scratch.layers) - compute_s, 0.0)
             scratch.program.duration_s[way, cell] += waited_s
             out[DP_TOTAL] += (sent_s + longer_s) * plan.ga / plan.pp
             out[DP_EXPOSED] += waited_s * plan.ga / plan.pp
@@ -173,6 +177,11 @@ def _run(case: Case, stage: int, way: int, count: int, layers: Layers) -> tuple[
         layers.compute_s[k] = seconds
         compute_s += seconds
         sent_s += layers.gather_s[k] + layers.scatter_s[k]
+    return compute_s, sent_s, _end_s(plan, way, count, layers)
+
+
+@inner_kernel
+def _end_s(plan: Plan, way: int, count: int, layers: Layers) -> float:
+    """When the layers of a block have run, and all is sent."""
     ahead = plan.prefetch_layers if plan.overlap_param == 1 else 0
-    end_s = forward_s(layers, count, ahead) if way == DOWN else backward_s(layers, count, ahead, plan.overlap_grad == 0)
-    return compute_s, sent_s, end_s
+    return forward_s(layers, count, ahead) if way == DOWN else backward_s(layers, count, ahead, plan.overlap_grad == 0)

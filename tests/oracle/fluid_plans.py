@@ -163,25 +163,24 @@ def _layers_of(tables: Tables, layers: Layers, stage: int, chunk: int, way: int)
 
 
 def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
-    """A block layer by layer, if they are sharded; `alone` with what it waits for them. What they slow compute comes last."""
+    """A block layer by layer, if they are sharded; `alone` with what it waits for them. Each layer has what they slow it."""
     layers = ran.scratch.layers
     count, of_nics, compute_s, sent_s, end_s = _layers_of(ran.tables, layers, *divmod(cell, one.vpp), way)
     if not count:
         return alone
     opened_s = sent_s - min(max(sent_s - max(end_s - compute_s, 0.0), 0.0), compute_s)
-    slowed_s = max(alone.seconds - max(end_s, compute_s), 0.0)
-    whole_s = compute_s + slowed_s
+    whole_s = compute_s + ran.workload.arrays.framework.dp_contention * max(sent_s - max(end_s - compute_s, 0.0), 0.0)
 
     def messages(seconds: Floats) -> list[Message]:
         return [Message(float(s), float(s) * of_nics) for s in seconds[:count]]
 
     rows = [
-        Layer(float(s) / whole_s, gather, scatter)
+        Layer(float(s) / compute_s, gather, scatter)
         for s, gather, scatter in zip(
             layers.compute_s[:count], messages(layers.gather_s), messages(layers.scatter_s), strict=True
         )
     ]
-    rows = [*(rows if way == DOWN else reversed(rows)), Layer(slowed_s / whole_s, Message(), Message())]
+    rows = rows if way == DOWN else rows[::-1]
     ahead = one.prefetch_layers if one.overlap_param == 1 else 0
     own = {"exposed": alone.exposed - opened_s * of_nics, "hidden": alone.hidden - (sent_s - opened_s) * of_nics}
     return replace(alone, seconds=whole_s, layers=tuple(rows), ahead=ahead, **{k: max(s, 0.0) for k, s in own.items()})
