@@ -1,6 +1,6 @@
 """The plan that is launched, and the one that a user means: by its number, or `best`; and rows as expected on this cluster."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -49,12 +49,13 @@ WINS = 4
 class Meant(NamedTuple):
     """Of a ranking: the row of the plan to launch, which may be the best, and the best: with their chances to run, and as
     expected here once a step is known. `running`: the job that runs beside the plan to launch. `refused`: why its framework
-    does not launch the one and the other; empty where it does."""
+    does not launch the one and the other; empty where it does. `steps`: seconds expected here, of the rows' plans."""
 
     launch: Fields
     best: Fields
     running: Beside | None
     refused: tuple[str, str] = ("", "")
+    steps: Mapping[int, float] = {}
 
 
 def refusal(prepared: Prepared) -> Callable[[int], str]:
@@ -126,7 +127,9 @@ def meant_by(
         simulated = launch[SIMULATED] / job.simulated_s
         job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high), simulated=simulated)
         job = job._replace(wins=tuple(_wins(ranking, job, tuner.opened, where)))
-    return Meant(launch, fastest, job, (tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])))
+    refused = tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])
+    known = set(ranking.rows["plan"].to_pylist()).intersection(tuner.candidates.plans.tolist() if tuner.is_timed else ())
+    return Meant(launch, fastest, job, refused, {plan: tuner.expected(plan).expected_s for plan in known})
 
 
 def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) -> Iterator[Win]:

@@ -1,6 +1,6 @@
 """The answer of a ranking in three sentences: what to launch, how sure that is, what to do next."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -55,13 +55,14 @@ class Answer(NamedTuple):
     sure: str
     after: str
     running: Words = ()  # the plan beside the job that runs; and what else is faster, the cheapest change first
+    steps: Mapping[int, float] = {}  # seconds expected here, of plans in the table
 
 
 def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None) -> Answer:
     """The answer of a ranking of `folder` by a condition `where`; `try_cost`: as `Tuner`'s. Raises SpecError."""
     if ranking.best is None:
         return _without_plan(ranking, folder, where)
-    best, fastest, running, refused = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
+    best, fastest, running, refused, steps = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
     plan = best["plan"]
     if ranking.front:
         ends = [
@@ -84,6 +85,7 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
         "; ".join((*_doubts(ranking, best, fastest, tied, folder, where), *filter(None, refused[:1]))),
         after,
         () if running is None else running_words(running),
+        steps,
     )
 
 

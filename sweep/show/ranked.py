@@ -1,7 +1,9 @@
 """Screens of `sweep rank`: the ranking with its ties and what it leaves out."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+import pyarrow as pa
 from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
@@ -31,6 +33,8 @@ MORE_AXES = 2
 """Further axes that tell its rows apart, for which it is wider."""
 MOST_REASONS = 3
 _ALWAYS = ("rank", "plan")
+STEP, EXPECTED = "step_time_s", "expected_s"
+"""Seconds of a step, simulated, and as expected here once one of the job is known."""
 _TIE = "tie"
 _SIZES = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
 _RESULTS = ("mfu", "tokens_per_s_per_gpu", "peak_memory_bytes", *measures_of(*SECTIONS.values()))
@@ -60,6 +64,10 @@ def print_ranking(
             say(f"{told}{sentence}.", console)
     brief = not (verbose or ranking.chosen)
     names = _brief(ranking) if brief else list(ranking.shown)
+    if answer.steps and STEP in names:
+        steps = [answer.steps.get(plan) for plan in ranking.rows["plan"].to_pylist()]
+        ranking = replace(ranking, rows=ranking.rows.append_column(EXPECTED, pa.array(steps, pa.float64())))
+        names.insert(names.index(STEP) + 1, EXPECTED)
     if ranking.rows.num_rows > brief:
         out = _print_rows(ranking, names, console, in_percent=brief)
         out += [heading(name) for name in ranking.varying if brief and _differs(ranking, name) and name not in names]
@@ -93,7 +101,7 @@ def _notes(ranking: Ranking, running: Words, *, verbose: bool) -> Iterator[str]:
         differing = f", which differ in {', '.join(ranking.differing)}" * bool(ranking.differing)
         yield f"alike: {more} with the same numbers{differing} (--all shows them)"
     yield from plausibility_lines(ranking.provenance.get("plausibility", {}), ranking.utilisation, verbose=verbose)
-    if ranking.by == "step_time_s" and "global_batch" in ranking.varying and "global_batch" not in ranking.per:
+    if ranking.by == STEP and "global_batch" in ranking.varying and "global_batch" not in ranking.per:
         fairly = "--by gpu_s_per_sample or --per global_batch compares fairly"
         yield f"note: steps of different global batches are compared; {fairly}"
     if verbose:
@@ -148,7 +156,7 @@ def _brief(ranking: Ranking) -> list[str]:
         for name in _RESULTS
         if name in rows.column_names and name not in ranking.varying and rows[name].null_count < len(rows)
     ]
-    first = ["rank" if _differs(ranking, "rank") else "", "plan", *ranking.per, ranking.by, "step_time_s", *ranking.front]
+    first = ["rank" if _differs(ranking, "rank") else "", "plan", *ranking.per, ranking.by, STEP, *ranking.front]
     first += [_TIE] if _differs(ranking, _TIE) else []
     # of the parts of the step those that are not compute, the largest first
     waits = [name for name, seconds in _sums(ranking).items() if seconds and not name.startswith("compute")]
@@ -171,14 +179,14 @@ def _print_rows(ranking: Ranking, names: Sequence[str], console: Console, *, in_
     The parts of the step come last and in percent of it, where it is shown with all of them.
     """
     rows, parts = ranking.rows, [name for name in PARTS if name in names]
-    in_percent = in_percent or (len(parts) == len(PARTS) and "step_time_s" in names)
+    in_percent = in_percent or (len(parts) == len(PARTS) and STEP in names)
     columns = {
         name: [heading(name), *(cell(name, value) for value in rows[name].to_pylist())]
         for name in names
         if not (in_percent and name in parts)
     }
     if in_percent:
-        steps = rows["step_time_s"].to_pylist()
+        steps = rows[STEP].to_pylist()
         for name in parts:
             values = rows[name].to_pylist()
             if any(values):
@@ -205,7 +213,7 @@ def _importance(ranking: Ranking) -> list[str]:
         *_apart(ranking),
         *(name for name in _SIZES if name in ranking.varying),
     ]
-    results = ["step_time_s", "mfu", *ranking.varying, ALIKE, "samples_per_s"]
+    results = [STEP, EXPECTED, "mfu", *ranking.varying, ALIKE, "samples_per_s"]
     return list(dict.fromkeys((*first, *results, *_sums(ranking), *ranking.rows.column_names)))
 
 

@@ -119,6 +119,8 @@ def test_a_job_that_runs_is_told_alike_on_every_surface(tmp_path: Path) -> None:
     plan, step, simulated = found.groups()
     assert step != simulated
     assert f"plan {plan} is expected to take {step}, " in told
+    assert " step expected_s " in told
+    assert re.search(rf" {plan} .*? {simulated} {step} ", told.partition("expected_s")[2]), "its row says both"
     asked = json.loads(sweep("tune", out, "--json").stdout)["next"][0]
     assert str(asked["plan"]) == plan, "the first that is asked for is the one to launch"
     explained = sweep("explain", out).stdout
