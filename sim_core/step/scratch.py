@@ -14,7 +14,7 @@ class Lowered(NamedTuple):
     """What a plan keeps beside its program and its buckets while pipelines run."""
 
     extra_s: Floats  # [4] seconds that stragglers and jitter add to FORWARD_S, BACKWARD_S, RECOMPUTE_S; of LAUNCH_S, apart
-    nic_s: Floats  # [2, cells, 2] of NICs that a block's own messages need, by direction; and of those that nothing hides
+    nic_s: Floats  # [2, cells, 3] of NICs that a block's own messages need, by direction: `sharing.ALL` to FREE
     beside: Floats  # [7] what `beside_stream` was asked last, the rate first, and what it said
     passes: Floats  # [units] passes of one micro-batch through each unit, summed over all stages ...
     again: Floats  # [units] ... and those with recompute
@@ -101,7 +101,7 @@ def allocate_scratch(arrays: Arrays, stages: int, cells: int, layers: int, sizes
         program=allocate_program(stages, cells),
         times=allocate_times(stages, cells),
         low=Lowered(
-            np.zeros(4), np.zeros((2, cells, 2)), np.zeros(7),
+            np.zeros(4), np.zeros((2, cells, 3)), np.zeros(7),
             *np.zeros((2, units)), *np.zeros((2, cells)), *np.zeros((5, stages)),
         ),
         longer=Longer(np.zeros((2, stages)), np.zeros((2, cells)), np.zeros(stages)),

@@ -17,7 +17,7 @@ from sim_core.planning.columns import BLOCK, FILE, NONE, Plan
 from sim_core.step.gradients import PARAMETER_BYTES, list_layers, width_scale
 from sim_core.step.lower import slowness
 from sim_core.step.scratch import Layers, Scratch
-from sim_core.step.sharing import ALL, OPEN
+from sim_core.step.sharing import ALL, FREE, OPEN
 from sim_core.terms import ALL_GATHER, GRADIENTS_SHARDED, PARAMETERS_SHARDED, REDUCE_SCATTER
 
 
@@ -89,23 +89,21 @@ def shard_blocks(case: Case, scratch: Scratch) -> None:
         cell = stage * plan.vpp + chunk
         count = list_layers(case, virtual, scratch.layers)
         for way in (DOWN, UP):
-            compute_s, sent_s, end_s = _run(case, stage, way, count, scratch.layers)
-            waited_s, longer_s = max(end_s - compute_s, 0.0), 0.0
+            compute_s, sent_s, waited_s, slowed_s = run_slowed(case, stage, way, count, scratch.layers)
             if of_nics > 0:
-                hidden_s = min(max(sent_s - waited_s, 0.0), compute_s)
+                hidden_s, last = min(max(sent_s - waited_s, 0.0), compute_s), count - 1
                 longer_s = shared_s(compute_s, low.nic_s[way, cell, OPEN], low.nic_s[way, cell, ALL], hidden_s * of_nics)
                 more_s[way, cell] = longer_s
+                if way == UP and low.nic_s[way, cell, ALL] == 0 and scratch.layers.gather_s[max(last - 1, 0)] == 0:
+                    low.nic_s[way, cell, FREE] = scratch.layers.compute_s[last]  # nothing to send before it has run
                 low.carried_s[stage] += sent_s * of_nics * plan.ga
                 low.nic_s[way, cell, ALL] += sent_s * of_nics
                 low.nic_s[way, cell, OPEN] += (sent_s - hidden_s) * of_nics
                 waited_s += longer_s
-            slowed_s = case.arrays.framework.dp_contention * max(sent_s - waited_s, 0.0)
-            if slowed_s > 0:  # messages that wait for a slower layer, or that it waits for anyway, are no longer for that
-                for k in range(count):
-                    scratch.layers.compute_s[k] *= 1.0 + slowed_s / compute_s
-                waited_s = longer_s + max(_end_s(plan, way, count, scratch.layers) - compute_s, 0.0)
+                out[DP_TOTAL] += longer_s * plan.ga / plan.pp
+            waited_s += slowed_s
             scratch.program.duration_s[way, cell] += waited_s
-            out[DP_TOTAL] += (sent_s + longer_s) * plan.ga / plan.pp
+            out[DP_TOTAL] += sent_s * plan.ga / plan.pp
             out[DP_EXPOSED] += waited_s * plan.ga / plan.pp
 
 
@@ -178,6 +176,19 @@ def _run(case: Case, stage: int, way: int, count: int, layers: Layers) -> tuple[
         compute_s += seconds
         sent_s += layers.gather_s[k] + layers.scatter_s[k]
     return compute_s, sent_s, _end_s(plan, way, count, layers)
+
+
+@inner_kernel
+def run_slowed(case: Case, stage: int, way: int, count: int, layers: Layers) -> tuple[float, float, float, float]:
+    """Run the layers, slowed by what they hide: seconds of compute and of messages, for how long they wait for these, and by
+    how much compute is slower. What waits for messages anyway is not later for that."""
+    compute_s, sent_s, end_s = _run(case, stage, way, count, layers)
+    slowed_s = case.arrays.framework.dp_contention * max(sent_s - max(end_s - compute_s, 0.0), 0.0)
+    if slowed_s > 0:
+        for k in range(count):
+            layers.compute_s[k] *= 1.0 + slowed_s / compute_s
+        end_s = _end_s(case.plan, way, count, layers)
+    return compute_s, sent_s, max(end_s - compute_s - slowed_s, 0.0), slowed_s
 
 
 @inner_kernel

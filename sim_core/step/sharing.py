@@ -38,7 +38,8 @@ from sim_core.terms import CP_A2A, CP_RING, EP, TP
 
 ALL = 0
 OPEN = 1
-"""Columns of `Lowered.nic_s`: all messages of a block, and those that nothing hides."""
+FREE = 2
+"""Columns of `Lowered.nic_s`: all messages of a block, those that nothing hides, and the part of it that has none."""
 NOTHING_S = 1e-300
 """Seconds that a stream gets through beside a block of no time: no part of it is then missing."""
 
@@ -195,7 +196,8 @@ def fill_beside(case: Case, scratch: Scratch, way: int, stage: int, rate: float)
         if shares:
             if (way == UP or chunk < case.chunks - 1) and not program.shares[QUEUES]:
                 sent_s = program.sent_s[way, cell]
-            block_s, all_s, open_s = duration_s[way, cell], nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
+            free_s, all_s, open_s = nic_s[way, cell, FREE], nic_s[way, cell, ALL], nic_s[way, cell, OPEN]
+            block_s = duration_s[way, cell] - free_s
             alike = last[0] == rate and last[1] == block_s and last[2] == open_s and last[3] == all_s and last[4] == sent_s
             if not alike:
                 longer_s, gone_s = beside_stream(block_s, open_s, all_s, sent_s, rate)
@@ -203,7 +205,7 @@ def fill_beside(case: Case, scratch: Scratch, way: int, stage: int, rate: float)
                     longer_s, gone_s = 0.0, 1.0
                 last[0], last[1], last[2], last[3], last[4] = rate, block_s, open_s, all_s, sent_s
                 last[5], last[6] = longer_s, max(gone_s, NOTHING_S)
-            longer_s, gone_s = last[5], last[6]
+            longer_s, gone_s = last[5], last[6] + free_s
         beside_s[LATER + way, cell] = sent_s * (1.0 / left_beside(rate) - 1.0) if sent_s > 0 else 0.0
         beside_s[KINDS * way + LONGER, cell] = longer_s
         beside_s[KINDS * way + SENT, cell] = gone_s

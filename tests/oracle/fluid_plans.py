@@ -19,7 +19,7 @@ from sim_core.planning.columns import Plan, plan_at
 from sim_core.simulator import Ran, run_alone
 from sim_core.step.gradients import list_layers
 from sim_core.step.scratch import Layers
-from sim_core.step.sharding import _cost_units, _run
+from sim_core.step.sharding import _cost_units, run_slowed
 from sim_core.step.sharing import ALL, OPEN
 from sim_core.terms import GRADIENTS_SHARDED
 from sim_core.timelines.blocks import split_row
@@ -158,18 +158,16 @@ def _layers_of(tables: Tables, layers: Layers, stage: int, chunk: int, way: int)
         return 0, 0.0, 0.0, 0.0, 0.0
     of_nics = _cost_units(case, layers)
     count = list_layers(case, chunk * case.plan.pp + stage, layers)
-    compute_s, sent_s, end_s = _run(case, stage, way, count, layers)
-    return count, of_nics, compute_s, sent_s, end_s
+    compute_s, sent_s, waited_s, slowed_s = run_slowed(case, stage, way, count, layers)
+    return count, of_nics, compute_s + slowed_s, sent_s, sent_s - min(max(sent_s - waited_s, 0.0), compute_s)
 
 
 def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     """A block layer by layer, if they are sharded; `alone` with what it waits for them. Each layer has what they slow it."""
     layers = ran.scratch.layers
-    count, of_nics, compute_s, sent_s, end_s = _layers_of(ran.tables, layers, *divmod(cell, one.vpp), way)
+    count, of_nics, compute_s, sent_s, opened_s = _layers_of(ran.tables, layers, *divmod(cell, one.vpp), way)
     if not count:
         return alone
-    opened_s = sent_s - min(max(sent_s - max(end_s - compute_s, 0.0), 0.0), compute_s)
-    whole_s = compute_s + ran.workload.arrays.framework.dp_contention * max(sent_s - max(end_s - compute_s, 0.0), 0.0)
 
     def messages(seconds: Floats) -> list[Message]:
         return [Message(float(s), float(s) * of_nics) for s in seconds[:count]]
@@ -183,7 +181,7 @@ def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     rows = rows if way == DOWN else rows[::-1]
     ahead = one.prefetch_layers if one.overlap_param == 1 else 0
     own = {"exposed": alone.exposed - opened_s * of_nics, "hidden": alone.hidden - (sent_s - opened_s) * of_nics}
-    return replace(alone, seconds=whole_s, layers=tuple(rows), ahead=ahead, **{k: max(s, 0.0) for k, s in own.items()})
+    return replace(alone, seconds=compute_s, layers=tuple(rows), ahead=ahead, **{k: max(s, 0.0) for k, s in own.items()})
 
 
 def _sizes(one: Plan, ran: Ran) -> list[list[int]]:
