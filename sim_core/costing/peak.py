@@ -188,7 +188,9 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
     _fill(arrays, plans, split, held, in_flight, rows, memory, of_stages)
     memory[STATE_BYTES] = memory[PEAK_BYTES] - memory[ACTIVATION_BYTES] - memory[COMMUNICATION_BYTES]
     memory[ACTIVATION_BYTES] -= memory[LOGITS_BYTES]
-    received = buffers[shape, 1] * _receive_buffers(stack, plans, rows)
+    received = buffers[shape, 1]
+    if stack.receives_apart:  # one of each message: the first and the last virtual stage get none one way
+        received *= plans.ga[rows] * (2 * plans.vpp[rows] - 1)
     memory[COMMUNICATION_BYTES, rows] += buffers[shape, 0] + np.where(plans.pp[rows] > 1, received, buffers[shape, 2])
     memory[ALLOCATOR_BYTES] = (stack.fragmentation - 1) * memory[ALLOCATED].sum(axis=0)
     memory[RESERVED_BYTES, rows] = stack.reserved
@@ -197,11 +199,6 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
             raise ValueError(f"memory term {name}: sim_core/metrics.py has a row for it, but peak_memory does not fill it")
     memory[PEAK_BYTES] = memory[:PEAK_BYTES].sum(axis=0)
     return memory
-
-
-def _receive_buffers(stack: Stack, plans: Plans, rows: Ints) -> Ints:
-    """Messages for which an end of the pipeline has memory, where pp > 1: its first or last virtual stage gets none one way."""
-    return plans.ga[rows] * (2 * plans.vpp[rows] - 1) if stack.receives_apart else np.ones(len(rows), int)
 
 
 def _stack(workload: Workload) -> Stack:

@@ -278,11 +278,11 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 def _from_json(name: str, text: str, ranks: int | None) -> Table:
-    """The file of `-J`, or one object a line as rccl-tests writes them."""
+    """The file of `-J`."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return _json_lines(name, text)
+        raise FormatError(name, 1, "not JSON", shown(text.partition("\n")[0]), "the file of -J, or the text") from None
     if not isinstance(document, dict) or not isinstance(document.get("results"), list):
         keys = ", ".join(list(document)[:4]) if isinstance(document, dict) else type(document).__name__
         raise FormatError(name, 1, "not nccl-tests output", f"JSON with {shown(keys)}", "results, as -J writes them")
@@ -309,31 +309,4 @@ def _from_json(name: str, text: str, ranks: int | None) -> Table:
             lines.append(line)
     if not lines:
         raise FormatError(name, 1, "results", "no row of numbers", "size, count, type, out_of_place")
-    return _table(name, head, lines)
-
-
-def _json_lines(name: str, text: str) -> Table:
-    head, lines, number = _Head(), [], 1
-    for number, raw in enumerate(text.splitlines(), 1):
-        if not raw.strip():
-            continue
-        try:
-            row = json.loads(raw)
-        except (ValueError, RecursionError):
-            expected = "one object a line, or the file of -J"
-            raise FormatError(name, number, "not JSON", shown(raw), expected) from None
-        if not isinstance(row, dict) or "busBw" not in row:
-            raise FormatError(name, number, "not a row", shown(raw), "size, time, algBw, busBw")
-        head.operation = OPERATIONS.get(str(row.get("name", "")).lower(), "")
-        ranks = row.get("gpus")
-        if isinstance(ranks, int) and 0 < ranks < 10**6:
-            head.hosts = dict.fromkeys(range(ranks), "")
-        size, dtype = str(row.get("size")), str(row.get("type"))
-        count = int(size) // ELEMENT_BYTES.get(dtype, 1) if size.isdigit() else ""
-        cells = (size, count, dtype, *(row.get(key) for key in ("redop", "time", "algBw", "busBw", "#wrong")))
-        if (line := row_of(number, " ".join(map(str, cells)))) is not None:
-            lines.append(line)
-    if not lines:
-        expected = "size, time, algBw, busBw"
-        raise FormatError(name, number, "not nccl-tests output", "no row of numbers", expected)
     return _table(name, head, lines)

@@ -18,7 +18,9 @@ def with_flags(text: str, path: Path) -> str:
     if "--" not in script:
         raise SpecError(f"--keep {path}: holds no flags, expected a script that launches Megatron-LM")
     own = [
-        "    " + " ".join([flag, *map(_quoted, values)]) for flag, values in kept_flags(script).items() if flag not in written
+        "    " + " ".join([flag, *(f'"{word}"' if "$" in word and '"' not in word else shlex.quote(word) for word in values)])
+        for flag, values in kept_flags(script).items()
+        if flag not in written  # a word with a variable stays one
     ]
     before, opening, array = text.partition(f"{ARRAY}=(\n")
     flags, closing, after = array.rpartition("\n)")
@@ -49,11 +51,6 @@ def with_keys(text: str, path: Path) -> str:
 
 def _rows(keys: Values, written: Values) -> list[str]:
     return [f"{key} = {json.dumps(value, default=str)}" for key, value in keys.items() if key not in written]
-
-
-def _quoted(word: str) -> str:
-    """A word for bash; one with a variable stays one."""
-    return f'"{word}"' if "$" in word and '"' not in word else shlex.quote(word)
 
 
 def _read(path: Path) -> str:

@@ -145,7 +145,8 @@ def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) ->
     own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
     of_job = rows_of(f"plan = {job.plan}", None)
     mine, tables = of_job.to_pylist()[0], {}
-    same = {name: f"{quoted(name)} = {_in_sql(mine[name])}" for name in own}
+    texts = {name: "'" + mine[name].replace("'", "''") + "'" if isinstance(mine[name], str) else mine[name] for name in own}
+    same = {name: f"{quoted(name)} = {text}" for name, text in texts.items()}
     for moves, keeps in MOVES.items():
         kept = [name for name in own if (name in keeps if keeps is not None else name not in SWITCHED)]
         terms = [same[name] for name in kept] or ["plan >= 0"]
@@ -169,11 +170,6 @@ def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) ->
         wins = wins[: WINS if moves == "one" else 1]
         yield from wins
         best = min([best, *(win.ratio[1] for win in wins)])
-
-
-def _in_sql(value: object) -> str:
-    """A value of a plan in a condition."""
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value).lower()
 
 
 def as_expected(row: Values, tuner: Tuner) -> Fields:

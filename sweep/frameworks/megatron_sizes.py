@@ -147,10 +147,6 @@ def _layout(plan: Launched) -> str | None:
     return f"E{'|'.join(f't*{count}' if count > 1 else 't' * count for count in stages)}{'m' * mtp}L"
 
 
-def _stages_of_rank(plan: Launched) -> int | None:
-    return plan["vpp"] if plan["vpp"] > 1 and len({*stages_of(plan)}) == 1 and not _is_cut(plan) else None
-
-
 def virtual_stages(dump: Dump) -> int:
     """Virtual stages of a rank."""
     pp, layers, each = pp_in(dump), model.LAYERS.whole(dump), LAYERS_EACH.whole(dump)
@@ -230,7 +226,8 @@ LOSS_COUNTS = Size("account_for_loss_in_pipeline_split", OF_SWITCH, "layer_split
 VPP = Size("virtual_pipeline_model_parallel_size", OF_NUMBER, "vpp", leaves_open=True, read=virtual_stages)
 LAYERS_EACH = Size("num_layers_per_virtual_pipeline_stage", OF_NUMBER, "vpp", leaves_open=True)
 STAGES_OF_RANK = Size(
-    "num_virtual_stages_per_pipeline_rank", OF_NUMBER, "vpp", leaves_open=True, write=_stages_of_rank
+    "num_virtual_stages_per_pipeline_rank", OF_NUMBER, "vpp", leaves_open=True,
+    write=lambda plan: plan["vpp"] if plan["vpp"] > 1 and len({*stages_of(plan)}) == 1 and not _is_cut(plan) else None,
 )  # fmt: skip
 GROUP_SIZE: Size = Size(
     "microbatch_group_size_per_virtual_pipeline_stage", OF_NUMBER, "microbatch_group_size",

@@ -123,10 +123,6 @@ class Notify(_Model):
         return value
 
 
-def _always(value: object) -> object:
-    return value and {"webhook": value, "when": "always"}
-
-
 class NightlySpec(_Model):
     """A whole nightly file. `root` is relative to it, or a URI; `baseline` is `previous` or the name of a night."""
 
@@ -140,7 +136,7 @@ class NightlySpec(_Model):
     thresholds: Thresholds = Thresholds()
     notify: Annotated[tuple[Notify, ...], BeforeValidator(_one_or_more)] = ()
     history: int = Field(default=30, ge=2, le=1000)
-    heartbeat: Annotated[Notify | None, BeforeValidator(_always)] = None
+    heartbeat: Annotated[Notify | None, BeforeValidator(lambda value: value and {"webhook": value, "when": "always"})] = None
 
     def notified(self) -> list[tuple[str, Notify]]:
         """The notifications, each with a label for records and messages that leaves out the address, which may be secret."""

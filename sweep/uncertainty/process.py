@@ -6,10 +6,9 @@ more the nearer they are + what each has for itself. A run much slower than the 
 
 from collections.abc import Iterable, Sequence
 from math import erf, erfc, exp, pi
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sim_core import Bools, Floats, Ints
 
@@ -233,16 +232,13 @@ def _solved(shared: Floats, rows: Ints, error: Floats, noise: Floats | float) ->
     what is told of their covariance, [m, n]."""
     root = np.linalg.cholesky(shared[:, rows] + np.eye(len(rows)) * np.square(noise))
     half = np.linalg.solve(root, np.column_stack([error, shared]))
-    return _log_likelihood(root, half[:, 0]), half[:, 1:].T @ half[:, 0], half[:, 1:]
+    likelihood = -0.5 * half[:, 0] @ half[:, 0] - np.log(np.diag(root)).sum()  # its logarithm
+    return float(likelihood), half[:, 1:].T @ half[:, 0], half[:, 1:]
 
 
 def _with_prior(likelihood: list[float]) -> Floats:
     """ln of the likelihood of each of the SIZES, and of what is expected of it."""
     return np.array(likelihood) - 0.5 * (np.log(SIZES) / SIZE_WIDTH) ** 2
-
-
-def _log_likelihood(root: npt.NDArray[Any], half: npt.NDArray[Any]) -> float:
-    return float(-0.5 * half @ half - np.log(np.diag(root)).sum())
 
 
 def weights_of(log: Floats) -> Floats:

@@ -244,13 +244,10 @@ def _falcon(config: Config, document: Document) -> Document:
     return {"parallel_residual": newer or beside, "norms_per_layer": norms if newer or beside else 2}
 
 
-def _mtp(config: Config, document: Document) -> Document:
-    return {"mtp_layers": config.number("num_nextn_predict_layers", default=0, least=0)}
-
-
 PARTS: Mapping[str, Callable[[Config, Document], Document]] = {
     "window": _window, "chunks": _chunks, "mla": _mla, "indexer": _indexer, "compressed": _compressed, "experts": _experts,
-    "recurrent": _recurrent, "mtp": _mtp, "falcon": _falcon, "pattern": lambda config, document: {},
+    "recurrent": _recurrent, "falcon": _falcon, "pattern": lambda config, document: {},
+    "mtp": lambda config, document: {"mtp_layers": config.number("num_nextn_predict_layers", default=0, least=0)},
     "softcap": lambda config, document: {"logit_softcap": config.value("final_logit_softcapping") is not None},
     "parallel": lambda config, document: {"parallel_residual": config.flag("use_parallel_residual")},
     "narrow_queries": lambda config, document: {"q_rank": config.number("share_q_dim")},

@@ -167,10 +167,6 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 < value <= MOST_BLOCKS
 
 
-def _are_notes(value: object) -> bool:
-    return isinstance(value, list) and len(value) < 20 and all(isinstance(note, str) and len(note) < 500 for note in value)
-
-
 _TIMED = ("forward_ms", "backward_ms")
 _MS, _COUNT = "a number from 0 on", f"a whole number, 1 to {MOST_BLOCKS:,}"
 _OTHERS: Mapping[str, tuple[object, Callable[[Any], bool], str]] = {
@@ -180,7 +176,11 @@ _OTHERS: Mapping[str, tuple[object, Callable[[Any], bool], str]] = {
     "spread": (0.0, _is_ms, _MS),
     "steps": (1, _is_count, _COUNT),
     **dict.fromkeys(("layers", "micro_batch"), (None, lambda value: value is None or _is_count(value), _COUNT)),
-    "notes": ([], _are_notes, "a short list of texts"),
+    "notes": (
+        [],
+        lambda value: isinstance(value, list) and len(value) < 20 and all(isinstance(n, str) and len(n) < 500 for n in value),
+        "a short list of texts",
+    ),
 }
 """Further values of a file of ours: each with its default, what it has to fulfil, and that in words."""
 

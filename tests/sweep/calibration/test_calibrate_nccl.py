@@ -145,7 +145,7 @@ ALONE = "1048576 262144 float sum -1 10.00 104.86 0.00 0 10.00 104.86 0.00 0\n"
         (HEADING, f"1: not nccl-tests output: found a heading of nccl-tests without rows, {ROWS}"),
         ('{"a": 1}', "1: not nccl-tests output: found JSON with 'a', expected results, as -J writes them"),
         ('{"results": [3]}', "1: results[0]: found '3', expected size, count, type, out_of_place"),
-        ("{", "1: not JSON: found '{', expected one object a line, or the file of -J"),
+        ("{", "1: not JSON: found '{', expected the file of -J, or the text"),
         (
             HEADING.replace("time", "cputime") + rows_of("all_reduce", 16, TIMES),
             "4: times: found CPU times (-C), expected times of the operation",
