@@ -58,6 +58,10 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
+def _last_of_each(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    return loader.construct_mapping(node, deep=True)
+
+
 def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
     """Read numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
     kept = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
@@ -83,9 +87,7 @@ class _Shipped(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[m
 for _loader in (_Loader, _Shipped):
     _plain_numbers(_loader)
     _loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_LastCounts.add_constructor(
-    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, lambda loader, node: loader.construct_mapping(node, deep=True)
-)
+_LastCounts.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _last_of_each)
 
 
 def shipped_document(path: Path) -> Any:

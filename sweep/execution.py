@@ -140,12 +140,16 @@ def run_sweep(
             why = str(queue.left_why).rpartition(": ")[2]
             raise OSError(f"{store.folder}: the store did not take {left:,} plans ({why}); run the same command to add them")
         if lost:
-            why = "are not in this folder: do all nodes share it? If not, use --set store.writer=driver"
-            if store.folder.is_object_store:
-                why = "are not in the store, which took them without an error; run the same command to add them"
-            raise SpecError(f"{store.folder}: {lost:,} finished plans {why}")
+            raise SpecError(f"{store.folder}: {lost:,} finished plans {_why_lost(store)}")
     LOG.info("run ends", {"run": task.run, "plans": progress.done, "seconds": progress.seconds})
     return progress
+
+
+def _why_lost(store: Store) -> str:
+    """What may have become of plans that were stored and are not there, and what to do."""
+    if store.folder.is_object_store:
+        return "are not in the store, which took them without an error; run the same command to add them"
+    return "are not in this folder: do all nodes share it? If not, use --set store.writer=driver"
 
 
 def cpu_seconds(sweep: Sweep, plans: int) -> float:

@@ -97,7 +97,7 @@ def _mixed(blocks: Blocks, rows: Ints, lone: Ints, share: Floats) -> Blocks:
         return np.concatenate([table, weight * table[own] + (1 - weight) * table[other]])
 
     blocks.key[rows] = len(blocks.scale) + of_row
-    return Blocks(blocks.key, *map(mixed, blocks[1:-1]), blocks.updates)
+    return Blocks._make((blocks.key, *map(mixed, blocks[1:-1]), blocks.updates))
 
 
 def _keys(workload: Workload, hardware: HardwareTable, plans: Plans, groups: Groups, rows: Ints) -> Ints:

@@ -141,9 +141,9 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
     if not around:
         yield Section(values=values)
         return
-    same = ("step_time_s", "all_gpus", "global_batch", "peak_memory_bytes", "hardware") if runs else ()  # evenly is balanced
+    kept = ("step_time_s", "all_gpus", "global_batch", "peak_memory_bytes", "hardware") if runs else ()  # evenly is balanced
     running = [
-        each for each in plan.neighbours if each.runs and not (same and all(each.after[k] == each.before[k] for k in same))
+        each for each in plan.neighbours if each.runs and not (kept and all(each.after[k] == each.before[k] for k in kept))
     ]
     if not runs:
         running.sort(key=lambda each: float(each.after["gpu_s_per_sample"]))

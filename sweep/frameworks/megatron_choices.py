@@ -282,6 +282,13 @@ def _updates_on_host(plan: Launched) -> float:
     return float(plan.fields.get("optimizer_offload", 0.0))
 
 
+def _fraction_in(dump: Dump) -> float | None:
+    """The part of the optimizer that the host has; all of it where no part is stated."""
+    if not OPTIMIZER_OFFLOAD.on(dump):
+        return None
+    return part_in(FRACTION.word(dump, "1"))
+
+
 def offload_notes(dump: Dump) -> list[str]:
     """What is said of the host and not simulated, one line each."""
     names = [each.name for each in (FINE_OFFLOAD, CPU_OFFLOAD) if each.on(dump)]
@@ -316,8 +323,7 @@ CPU_OFFLOAD: Choice = Choice(
 OFFLOAD_LAYERS = Choice("cpu_offloading_num_layers", OF_NUMBER, "activation_offload", leaves_open=True)
 OFFLOAD_WEIGHTS = Choice("cpu_offloading_weights", OF_SWITCH)
 OPTIMIZER_OFFLOAD: Choice = Choice(
-    "optimizer_cpu_offload", OF_SWITCH, "optimizer_offload", older=("cpu_optimizer",),
-    read=lambda dump: part_in(FRACTION.word(dump, "1")) if OPTIMIZER_OFFLOAD.on(dump) else None,  # all where no part is stated
+    "optimizer_cpu_offload", OF_SWITCH, "optimizer_offload", older=("cpu_optimizer",), read=_fraction_in,
     write=lambda plan: _updates_on_host(plan) > 0,
     refuses=lambda r: (
         (r.has(OPTIMIZER_OFFLOAD) and not r.has(PRECISION_AWARE), f"{OPTIMIZER_OFFLOAD.flag} needs {PRECISION_AWARE.flag}"),
