@@ -77,6 +77,6 @@ _TYPES: Mapping[str, tuple[type, str]] = {
     "records": (Mapping, "a mapping of names to values"),
 }
 _WIDTHS = (1, 2, 4, 8)
-_MOST = {**LARGEST, **dict.fromkeys(("layers", "times"), 100_000)}
+_MOST = {**LARGEST, **dict.fromkeys(("layers", "times"), 100_000), "pp": 4096}  # stages of a trace all meet: seconds
 NUMERIC_FACTS = tuple(name for name in FACTS if name not in _TYPES)
 """Facts that are whole numbers."""

@@ -298,3 +298,9 @@ def test_the_start_of_some_stages_is_held_against_their_own_end(tmp_path: Path) 
     assert start is not None
     assert start.simulated_s > 1.02 * start.recorded_s
     assert abs(start.error) < 0.01
+
+
+def test_no_more_stages_than_are_played_in_seconds() -> None:
+    """All stages of a trace meet: 65,535, which a user stated of one rank, took half an hour."""
+    with pytest.raises(SimError, match=r"workload\.pp: found '65535', expected a whole number from 1 to 4,096"):
+        Facts(pp=65_535)

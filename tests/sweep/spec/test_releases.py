@@ -58,7 +58,7 @@ def test_a_release_sets_what_the_spec_leaves_open(tmp_path: Path) -> None:
     assert "stack nemo (graphs router)" in told
     assert earlier["launch_s"] > later["launch_s"] == 0
     assert earlier["ep_exposed_s"] == pytest.approx(earlier["ep_total_s"])
-    assert later["ep_exposed_s"] < 0.5 * later["ep_total_s"]
+    assert later["ep_exposed_s"] < 0.7 * later["ep_total_s"], "of two micro-batches one pass each way has another beside it"
     apart, _, _ = plan_of(tmp_path, '{preset: nemo, release: "26.08"}', fixed=", overlap_ep: false")
     assert apart["ep_exposed_s"] == pytest.approx(later["ep_total_s"])
     mixed, told, _ = plan_of(tmp_path, '{preset: nemo, release: "26.08", features: {cuda_graph: none}, host_step: 20 ms}')
