@@ -248,14 +248,18 @@ def test_layers_gathered_ahead_take_memory_and_save_time() -> None:
     assert found["dp_total_s"].tolist() == pytest.approx([found["dp_total_s"][0]] * 3)
 
 
-def test_messages_slow_the_compute_that_hides_them() -> None:
+@pytest.mark.parametrize(("nic", "least", "most"), [("400 Gb/s", 0.95, 1.0), ("20 Gb/s", 0.0, 0.1)])
+def test_messages_slow_the_compute_that_hides_them(nic: str, least: float, most: float) -> None:
+    """By a part of what is hidden; not a block that takes what its messages take."""
     steps = {}
     for part in (0.0, 0.189):
-        named = run(work(dp_contention=part), all_gpus=64, sharding="parameters").named()
+        of, plan = work(dp_contention=part), {"all_gpus": 64, "micro_batch": 2, "sharding": "parameters"}
+        named = simulate(of, room(nic_bandwidth=nic), plans(of, **plan)).named()
         steps[part] = {name: float(named[name][0]) for name in METRICS}
     hidden_s = steps[0.0]["dp_total_s"] - steps[0.0]["dp_exposed_s"]
     assert hidden_s > 0.1
-    assert steps[0.189]["step_time_s"] - steps[0.0]["step_time_s"] == pytest.approx(0.189 * hidden_s, rel=1e-9)
+    slower_s = steps[0.189]["step_time_s"] - steps[0.0]["step_time_s"]
+    assert least * 0.189 * hidden_s <= slower_s <= most * 0.189 * hidden_s
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h2"])
