@@ -253,8 +253,9 @@ def test_messages_slow_the_compute_that_hides_them(nic: str, least: float, most:
     """By a part of what is hidden; not a block that takes what its messages take."""
     steps = {}
     for part in (0.0, 0.189):
-        of, plan = work(dp_contention=part), {"all_gpus": 64, "micro_batch": 2, "sharding": "parameters"}
-        named = simulate(of, room(nic_bandwidth=nic), plans(of, **plan)).named()
+        of = work(dp_contention=part)
+        grid = plans(of, all_gpus=64, micro_batch=2, sharding="parameters")
+        named = simulate(of, room(nic_bandwidth=nic), grid).named()
         steps[part] = {name: float(named[name][0]) for name in METRICS}
     hidden_s = steps[0.0]["dp_total_s"] - steps[0.0]["dp_exposed_s"]
     assert hidden_s > 0.1
