@@ -14,6 +14,7 @@ from sweep.answers.among import ties_of
 from sweep.answers.explanation import NARROW, Explanation
 from sweep.answers.neighbours import harm
 from sweep.answers.section import Section
+from sweep.answers.variation import Variation
 from sweep.ranking.error_bars import COLUMNS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import Values, cell, values_text
@@ -141,10 +142,7 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
     if not around:
         yield Section(values=values)
         return
-    kept = ("step_time_s", "all_gpus", "global_batch", "peak_memory_bytes", "hardware") if runs else ()  # evenly is balanced
-    running = [
-        each for each in plan.neighbours if each.runs and not (kept and all(each.after[k] == each.before[k] for k in kept))
-    ]
+    running = [each for each in plan.neighbours if each.runs and not (runs and _is_the_same(each))]
     if not runs:
         running.sort(key=lambda each: float(each.after["gpu_s_per_sample"]))
     heading = "changes of one axis, simulated" if runs else "changes of one axis that make it run"
@@ -177,6 +175,12 @@ def of_changes(plan: Explanation) -> Iterator[Section]:
     if near is not None and nearest is not None:
         changed = ", ".join(f"{name} {cell(name, value)}" for name, value in nearest.chosen.items())
         yield Section(f"nearest plan of the result that runs: {near['plan']}, with {changed}")
+
+
+def _is_the_same(of: Variation) -> bool:
+    """Whether a change has changed nothing: layers that divide evenly are balanced."""
+    names = ("step_time_s", "all_gpus", "global_batch", "peak_memory_bytes", "hardware")
+    return all(of.after[name] == of.before[name] for name in names)
 
 
 def _why(row: Values) -> str:

@@ -231,12 +231,17 @@ class Nics:
     def last_backward(self, chunk: int, start: float, seconds: float) -> float:
         """What the last backward of a chunk takes longer, whose own gradients join those that are left."""
         block, own = self.backward[chunk], self.gradients[chunk]
-        ready = own.ready * min(own.seconds, block.through)
-        left = ready + (self.left(start) if self.reducing else 0.0)
+        ready, found = own.ready * min(own.seconds, block.through), self.left(start) if self.reducing else 0.0
+        left = ready + found
         part = block.part(left)
         more = part * block.more
         self.until = start + seconds + more + left - min(left, block.through) + own.seconds - ready
-        self.last[chunk] = more, max(more, part * (block.alone + block.more - block.through)), self.gradients_late
+
+        def waiting(through: float) -> float:
+            """What was ready before the last bucket, and is not sent when that comes, if so much gets through meanwhile."""
+            return max(found + own.ready * own.seconds - through, own.ready * (own.seconds - through), 0.0)
+
+        self.last[chunk] = more, more + waiting(block.through) - waiting(block.alone), self.gradients_late
         self.gradients_late, self.reducing = 0.0, True
         self.slowed += more
         return more

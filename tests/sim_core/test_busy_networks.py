@@ -163,7 +163,9 @@ def test_no_step_is_shorter_than_its_bytes(model: str, given: dict[str, Any], sl
 @pytest.mark.parametrize(("model", "given"), [case for case in SHARING if "schedule" not in case[1]])
 def test_what_shares_nics_is_slower(model: str, given: dict[str, Any]) -> None:
     alone, shared = both(work(model), given)
-    assert alone["step_time_s"][0] < shared["step_time_s"][0] < 1.3 * alone["step_time_s"][0]
+    assert alone["step_time_s"][0] <= shared["step_time_s"][0] < 1.3 * alone["step_time_s"][0]
+    few = "dispatcher" in given  # messages: gradients keep up with the backward in what these leave of the NICs
+    assert few or alone["step_time_s"][0] < shared["step_time_s"][0]
 
 
 def test_a_saturated_network_is_busy_all_the_time() -> None:

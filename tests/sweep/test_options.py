@@ -171,7 +171,7 @@ MEANT = {
     ],
     "inspect": [
         ("@D/w.txt --set pp", "--set: found pp, expected key=value"),
-        ("@D/w.txt --set pp=0", "--set: pp: found '0', expected a whole number from 1 to 65,536"),
+        ("@D/w.txt --set pp=0", "--set: pp: found '0', expected a whole number from 1 to 4,096"),
         ("@D/w.txt --record x", "--record: found x, expected NAME=VALUE"),
         ("@D/w.txt --record nope=1", "--record nope: found '1', expected keep, model, a time"),
     ],
