@@ -1,5 +1,6 @@
 """Batches of legal plans in the event engine: tables that they share, memory that they use in turn, LANES steps at once."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from sim_core.costing.recomputed import again_flops, flops_again
 from sim_core.costing.updates import update_table
 from sim_core.distinct import distinct_rows
 from sim_core.engine.codes import chunks_of, most_blocks, most_cells, most_events, most_scratch
-from sim_core.engine.lanes import Lanes, allocate_lanes, engine_for, put, take
+from sim_core.engine.lanes import Lanes, allocate_lanes, engine, put, take
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.program import MESSAGES, QUEUES, STREAMS, Shape
 from sim_core.engine.sequence import Sequence, allocate_sequence
@@ -35,8 +36,8 @@ BATCH = 8184
 values of a plan, one in each column, would fall on the same few lines of the cache."""
 CELLS = 2**25
 """Numbers in the table of splits of a batch (256 MiB): plans of very many virtual stages come in smaller batches."""
-PIECE = 2**20
-"""Events of a piece of a sequence, 40 bytes each: few steps have more, and run in several."""
+PIECE = 2**21
+"""Events of a piece of a sequence, 40 bytes each, beside those that are kept: few steps have more, and run in several."""
 
 
 def batches(arrays: Arrays, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Plans]]:
@@ -87,11 +88,29 @@ class Batch(NamedTuple):
     sequence: Sequence
     lanes: Lanes
     engine: Addresses  # which runs the lanes
-    ran: Ints  # what it says: the turns of the sequence; 1 if it has run
+    ran: Ints  # what it says: where the sequence begins, and its turns; 1 if it has run
     again: Floats  # FLOPs that recompute runs again, see again_flops
     reason: Ints  # [plans] 0 for a result
     metrics: Floats  # [METRICS, plans] NaN without one
     recomputed: Floats  # [plans]
+
+
+class _Kept(threading.local):
+    """What a thread keeps from batch to batch."""
+
+    sizes: tuple[int, ...] = (0, 0, 0, 0)
+
+    def sequence(self, *sizes: int) -> Sequence:
+        """Memory for sequences of these sizes (`allocate_sequence`): that of the batches before, unless it is too small."""
+        if sizes[0] > PIECE:  # is filled in pieces
+            return allocate_sequence(*sizes)
+        if np.greater(sizes, self.sizes).any():
+            self.sizes = tuple(map(max, sizes, self.sizes))
+            self.kept = allocate_sequence(*self.sizes)
+        return self.kept
+
+
+_KEPT = _Kept()
 
 
 def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches: Floats | None = None) -> Batch:
@@ -105,8 +124,9 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
     )
     events, stages, cells = most_events(schedule, pp, vpp, ga), int(pp.max()), most_cells(schedule, pp, vpp)
     of_one_stage = int((3 * vpp * ga + pp).max())
-    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), int), np.zeros(2, int)
-    sequence, lanes = allocate_sequence(events, max(PIECE, of_one_stage), stages, cells), allocate_lanes(events, stages, cells)
+    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), int), np.zeros(3, int)
+    sequence = _KEPT.sequence(events, max(PIECE, of_one_stage), stages, cells)
+    lanes = allocate_lanes(events, stages, cells)
     return Batch(
         tables=tables,
         alike=distinct_rows(order_table(plans))[0],
@@ -117,7 +137,7 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
         pairs=np.zeros(cells, int),
         sequence=sequence,
         lanes=lanes,
-        engine=engine_for(order, sequence, lanes, ran),
+        engine=engine(),
         ran=ran,
         again=again_flops(workload),
         reason=np.zeros(len(pp), int),
@@ -169,9 +189,9 @@ def run_rows(batch: Batch, rows: Ints) -> None:
                     shares = own.program.shares
                     streams, crowds, queues = streams or shares[STREAMS], crowds or shares[MESSAGES], queues or shares[QUEUES]
                     put(own.program, shape, lane, lanes)
-                call(batch.engine[0], reference(shape), order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
+                call(batch.engine[0], reference(shape), group, order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
                 anew = False
-                ran = ran + 1 if batch.ran[1] == 1 else runs
+                ran = ran + 1 if batch.ran[2] == 1 else runs
                 for lane in range(used):
                     take(lanes, lane, pp, cells, streams or crowds, scratch[lane].times)
             for lane in range(used):
@@ -182,7 +202,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
 @inner_kernel
 def _finish(batch: Batch, i: int, case: Case, scratch: Scratch) -> None:
     """Finish a step and write the result of its plan, or that it has none."""
-    if batch.ran[1] == 1:
+    if batch.ran[2] == 1:
         finish_step(case, batch.order, batch.pairs, scratch)
     else:
         scratch.sums[STEP_TIME] = np.nan

@@ -140,9 +140,11 @@ def plain_python_s(workload: Workload, plans: Plans) -> float:
 def arrays_of(workload: Workload, hardware: HardwareTable) -> Arrays:
     """The columns of a workload with what was recorded of its messages and of its step."""
     arrays = with_recorded(workload, hardware)
-    own = plans_of(workload)
     of_stages = workload.kind == STAGES  # whose messages are not recorded, as those of traces are
-    if workload.replayed_s is None or (workload.recorded is None and not of_stages) or check(workload, own)[0]:
+    if workload.replayed_s is None or (workload.recorded is None and not of_stages):
+        return arrays
+    own = plans_of(workload)
+    if check(workload, own)[0]:
         return arrays
     table = hardware_table([recorded_on(hardware)], None)
 

@@ -109,7 +109,7 @@ class Kernel:
     def __init__(self, function: Callable[..., object], options: dict[str, Any]) -> None:
         self.py_func = function
         self._options = options
-        self._addresses: dict[Any, int] = {}
+        self._address = 0
         update_wrapper(self, function)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -138,8 +138,10 @@ class Kernel:
         dispatcher._cache = SealedCache(self.py_func, "-inner" if inner else "")
         return _one_per_type(dispatcher)
 
-    def address(self, examples: Sequence[Any]) -> int:
-        """Where compiled code calls it with arguments of the types of `examples`; named tuples go by reference."""
+    def address(self, examples: Callable[[], Sequence[Any]]) -> int:
+        """Where compiled code calls it with arguments of the types of `examples`, always the same; tuples by reference."""
+        if self._address:
+            return self._address
         numba = _numba()
         from numba.core.ccallback import CFunc
 
@@ -147,14 +149,13 @@ class Kernel:
         from sim_core.compiled.reference_code import kind_of_example
         from sim_core.compiled.sealed_code import SealedCache
 
-        kinds = tuple(map(kind_of_example, examples))
-        if kinds not in self._addresses:
-            options = {name: value for name, value in self._options.items() if name != "no_cfunc_wrapper"}
-            made: Any = CFunc(self.py_func, (kinds, numba.void), {}, options, pipeline_class=LeanCompiler)
-            made._cache = SealedCache(self.py_func)
-            made.compile()
-            self._addresses[kinds] = int(made.address)
-        return self._addresses[kinds]
+        options = {name: value for name, value in self._options.items() if name != "no_cfunc_wrapper"}
+        kinds = tuple(map(kind_of_example, examples()))
+        made: Any = CFunc(self.py_func, (kinds, numba.void), {}, options, pipeline_class=LeanCompiler)
+        made._cache = SealedCache(self.py_func)
+        made.compile()
+        self._address = int(made.address)
+        return self._address
 
     @property
     def _numba_type_(self) -> Any:
@@ -162,10 +163,10 @@ class Kernel:
         return self.inner._numba_type_
 
 
-def addresses(kernels: Sequence[Callable[..., object]], needed: Ints, examples: Sequence[Any]) -> Addresses:
+def addresses(kernels: Sequence[Callable[..., object]], needed: Ints, examples: Callable[[], Sequence[Any]]) -> Addresses:
     """What `references.call` calls, by number: of the kernels numbered in `needed`, which are compiled or loaded now.
 
-    `examples`: arguments of the types that they are called with.
+    `examples` makes arguments of the types that they are called with.
     """
     if PLAIN_PYTHON or _PLAIN.get():
         return kernels

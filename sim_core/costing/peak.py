@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
-from sim_core.compiled.jit import inner_kernel, kernel
+from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.calibration import parallel_sequence
 from sim_core.costing.case import copies_embedding, sharding_of
@@ -154,6 +154,7 @@ class _Held(NamedTuple):
     shape: Ints  # [rows] row of the following
     trained: Floats  # [shapes, units, 2] of a unit of a model on a rank, dense and of experts
     frozen: Floats  # [shapes, units, 2] bytes of weights that are not trained; no units where all are
+    scale: Floats  # [rules] scratch of rule_scales
 
 
 def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats = NO_STAGES) -> Floats:
@@ -182,9 +183,8 @@ def peak_memory(workload: Workload, plans: Plans, rows: Ints, of_stages: Floats 
         float(arrays.step.comm_bytes[reduced & np.isin(arrays.step.comm_rule, rules)].sum()) / arrays.gradient_width
         for rules in ((PARAMETERS, ALL_PARAMETERS), (EXPERT_PARAMETERS,))
     )
-    held = _Held(
-        dense, experts, *state_widths(workload, plans), passing_widths(workload, plans), *further, shape, trained, frozen
-    )
+    widths, passing, scale = state_widths(workload, plans), passing_widths(workload, plans), np.empty(N_RULES)
+    held = _Held(dense, experts, *widths, passing, *further, shape, trained, frozen, scale)
     _fill(arrays, plans, split, held, in_flight, rows, memory, of_stages)
     memory[STATE_BYTES] = memory[PEAK_BYTES] - memory[ACTIVATION_BYTES] - memory[COMMUNICATION_BYTES]
     memory[ACTIVATION_BYTES] -= memory[LOGITS_BYTES]
@@ -258,15 +258,21 @@ def _kept(workload: Workload, estimate: Estimate | str | None, shapes: Ints) -> 
     return kept, trained, frozen, buffer_bytes(model, keys, stack.queued_bytes)
 
 
-@kernel
+@outer_kernel
 def _fill(
     arrays: Arrays, plans: Plans, split: Split, held: _Held, in_flight: InFlight, rows: Ints, memory: Floats, of_stages: Floats
 ) -> None:
     """Fill bytes of tensors on the fullest stage of each plan into `memory`, by MEMORY: as PEAK_BYTES all of them; of these as
     ACTIVATION_BYTES activations with logits, as LOGITS_BYTES those logits, as COMMUNICATION_BYTES layers that are not sharded.
     """
-    arrays, plans, split = reference(arrays), reference(plans), reference(split)
-    scale, filled = np.empty(N_RULES), (PEAK_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES)
+    arrays, plans, split, held, in_flight = (
+        reference(arrays),
+        reference(plans),
+        reference(split),
+        reference(held),
+        reference(in_flight),
+    )
+    scale, filled = held.scale, (PEAK_BYTES, ACTIVATION_BYTES, LOGITS_BYTES, COMMUNICATION_BYTES)
     base = arrays.base
     for k in range(len(rows)):
         row, plan = rows[k], reference(plan_at(plans, rows[k]))
@@ -295,10 +301,11 @@ def _fill(
             if sharding >= GRADIENTS_SHARDED:  # its schedules have a loop of stages
                 unsharded = _unsharded(arrays, split, plan, sharding, trained, still, chunks + stage)
             activations, of_logits = in_flight.bytes[first + stage], in_flight.logits[first + stage]
-            passing = held.passing[:2, row] * dense + held.passing[2:, row] * experts
-            coming = min(passing[0] if plan.ga == 1 else 0.0, activations - in_flight.working[first + stage])
-            if passing[1] > activations + unsharded - coming:  # the peak is in the optimizer's step
-                coming, activations, of_logits, unsharded = -passing[1], 0.0, 0.0, 0.0
+            coming = held.passing[0, row] * dense + held.passing[2, row] * experts if plan.ga == 1 else 0.0
+            updated = held.passing[1, row] * dense + held.passing[3, row] * experts
+            coming = min(coming, activations - in_flight.working[first + stage])
+            if updated > activations + unsharded - coming:  # the peak is in the optimizer's step
+                coming, activations, of_logits, unsharded = -updated, 0.0, 0.0, 0.0
             of_stage = tensors - coming + activations + unsharded, activations, of_logits, unsharded, on_host
             if of_stages.shape[1] > stage:
                 for part in range(5):

@@ -3,12 +3,13 @@
 A single plan is one used lane. A run adds up what stages wait for; when asked, it also writes down all events of one plan.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, addressed_kernel, addresses, inlined_kernel, outer_kernel
+from sim_core.compiled.references import reference
 from sim_core.compiled.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 from sim_core.engine.codes import chunks_of
 from sim_core.engine.program import (
@@ -60,8 +61,11 @@ from sim_core.engine.sequence import (
     WRITTEN,
     Rows,
     Sequence,
+    allocate_sequence,
     fill_next,
     fill_sequence,
+    find_sequence,
+    part_of,
     rule_of,
 )
 
@@ -236,6 +240,7 @@ def take(lanes: Lanes, lane: int, pp: int, cells: int, shares: bool, times: Time
 @addressed_kernel
 def run_lanes(
     shape: Shape,
+    group: int,
     order: Ints,
     sequence: Sequence,
     anew: bool,
@@ -247,18 +252,23 @@ def run_lanes(
 ) -> None:
     """Run the pipelines of all lanes along a sequence, which is found first if the order of blocks is `anew`.
 
-    `streams`, `crowds`, `queues`: `shares` of any lane. `ran`, [2]: the turns of
-    the sequence, for the next lanes with this order; 1, or 0 for a contradictory order.
+    `group`: see find_sequence. `streams`, `crowds`, `queues`: `shares` of any lane. `ran`, [3]: where the sequence begins and
+    its turns, for the next lanes with this order; 1, or 0 for a contradictory order.
     """
     if anew:
-        ran[0] = fill_sequence(shape, order, sequence)
-    ran[1] = _run(shape, order, sequence, ran[0], streams, crowds, queues, lanes, lanes.noted, False) > 0
+        ran[0], ran[1] = find_sequence(shape, group, order, sequence)
+    part = reference(part_of(sequence, ran[0]))
+    ran[2] = _run(shape, order, part, ran[1], streams, crowds, queues, lanes, lanes.noted, False) > 0
 
 
-def engine_for(order: Ints, sequence: Sequence, lanes: Lanes, ran: Ints) -> Addresses:
-    """What kernels call to run lanes in this memory; it is compiled or loaded now, apart from them."""
-    shape = Shape(0, 0, 0, 0, False)
-    return addresses([run_lanes], np.zeros(1, int), (shape, order, sequence, False, False, False, False, lanes, ran))
+def engine() -> Addresses:
+    """What kernels call to run lanes; it is compiled or loaded now, apart from them."""
+    return addresses([run_lanes], np.zeros(1, int), _examples)
+
+
+def _examples() -> tuple[Any, ...]:
+    ints = np.zeros(1, int)
+    return Shape(0, 0, 0, 0, False), 0, ints, allocate_sequence(1, 1, 1, 1), *[False] * 4, allocate_lanes(1, 1, 1), ints
 
 
 @outer_kernel

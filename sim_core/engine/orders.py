@@ -412,8 +412,9 @@ _WRITERS = {
 
 def order_writers(schedules: Ints) -> Addresses:
     """What `fill_order` calls for these schedules, by kind of order; compiles or loads what writes them, and no other."""
-    codes = np.empty(0, int)
-    return addresses([_WRITERS[kind] for kind in range(len(_WRITERS))], ORDER[schedules], (0, 0, 0, 0, 0, codes, codes))
+    return addresses(
+        [_WRITERS[kind] for kind in range(len(_WRITERS))], ORDER[schedules], lambda: (*[0] * 5, *[np.empty(0, int)] * 2)
+    )
 
 
 @outer_kernel

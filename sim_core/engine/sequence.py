@@ -5,7 +5,8 @@ runs several at once, and looks for nothing that is ready. The stages are swept 
 until one must wait for a message. Such a turn of a stage is also where its waiting times are added up.
 
 An end is kept in a slot until the last block that waits for it has read it; then the slot is used again. A sequence with more
-events than there is room for is filled piece by piece, between which the lanes run what is there.
+events than there is room for is filled piece by piece, between which the lanes run what is there. Others are kept, one after
+the other: plans of the next slice mostly have the same orders.
 """
 
 from typing import NamedTuple
@@ -15,6 +16,7 @@ import numpy.typing as npt
 
 from sim_core.arrays import Ints
 from sim_core.compiled.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
+from sim_core.compiled.references import reference
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
@@ -55,6 +57,10 @@ OF_BOTH, BESIDE_GRADIENTS, BESIDE_GATHER, ARRIVED = 2, 3, 4, 5
 """What ends with a last backward beside OF_INPUTS and OF_WEIGHTS: both. Another block beside which a stage sends: a backward
 after the first of these, a forward before the last first one; and that one, at whose end all parameters of its stage have
 arrived."""
+KEPT_EVENTS, KEPT = 2**20, 512
+"""Events and sequences that are kept, at most: 40 bytes each; of more, those that come first."""
+BEGIN, TURNS = 6, 7
+"""Columns of a sequence that is kept, after those of a Shape and the group of micro-batches; in the first row what there is."""
 EVENTS, PIECE, LEFT, TURN, SWEEP, MOVED, SLOTS, UNUSED = range(8)
 """Numbers of a sequence that is being filled: events of this piece; the pieces before it; codes still to run (of DeepSpeed:
 slots); of the present sweep its next turn, its number, and the codes run so far; slots ever used; depth of `unused`."""
@@ -74,6 +80,7 @@ class Sequence(NamedTuple):
     position: Ints  # [stages] next block of the stage
     pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none
     state: Ints  # [8] EVENTS, PIECE, ...
+    known: Ints  # [1 + KEPT, 8] which are kept
 
 
 def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequence:
@@ -81,12 +88,12 @@ def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequen
 
     `room`: events of a piece, at least those of one stage, and one for each stage.
     """
-    room = min(room, events)
     event, turn = np.empty((room, COLUMNS), np.int32), np.empty((room, 2), np.int32)
     sizes = events, events, events + 2, events + 2, 2 * cells, 2 * cells
     slot, posted, readers, unused, sent, cost = (np.empty(size, np.int32) for size in sizes)
     position, pending, state = (np.empty(size, int) for size in (stages, stages, 8))
-    return Sequence(event, turn, slot, posted, readers, unused, sent, cost, position, pending, state)
+    known = np.zeros((1 + KEPT, 8), int)
+    return Sequence(event, turn, slot, posted, readers, unused, sent, cost, position, pending, state, known)
 
 
 @kernel
@@ -97,6 +104,53 @@ def rule_of(shape: Shape) -> int:
     if shape.schedule == DEEPSPEED:
         return BLOCKING
     return ALONE if SPLITS[shape.schedule] or shape.overlapped or shape.pp == 1 else BLOCKING
+
+
+@inner_kernel
+def find_sequence(shape: Shape, group: int, order: Ints, sequence: Sequence) -> tuple[int, int]:
+    """Where the sequence of an order begins, and its turns, 0 for a contradictory order; fills it unless it is kept.
+
+    `group` as in the plan: with the shape it makes the order.
+    """
+    known, state = sequence.known, sequence.state
+    wanted = shape.ga, shape.vpp, shape.pp, shape.schedule, int(shape.overlapped), group
+    count, begin = known[0, TURNS], known[0, BEGIN]
+    for row in range(1, count + 1):
+        alike = True
+        for k in range(BEGIN):
+            alike = alike and known[row, k] == wanted[k]
+        if alike:
+            state[EVENTS], state[PIECE], state[LEFT], known[0, 0] = 1, 0, 0, 0
+            return known[row, BEGIN], known[row, TURNS]
+    known[0, 0] += 1  # not found, one after the other
+    if known[0, 0] > 2 * KEPT:
+        known[0], count, begin = 0, 0, 0
+    turns = fill_sequence(shape, order, reference(part_of(sequence, begin)))
+    if turns > 0 and state[LEFT] == 0 and count < KEPT and begin + state[EVENTS] <= KEPT_EVENTS:
+        known[0, TURNS], known[0, BEGIN] = count + 1, begin + state[EVENTS]
+        for k in range(BEGIN):
+            known[count + 1, k] = wanted[k]
+        known[count + 1, BEGIN], known[count + 1, TURNS] = begin, turns
+    return begin, turns
+
+
+@inlined_kernel
+def part_of(sequence: Sequence, begin: int) -> Sequence:
+    """The same from event `begin` on."""
+    return Sequence(
+        sequence.event[begin:],
+        sequence.turn[begin:],
+        sequence.slot,
+        sequence.posted,
+        sequence.readers,
+        sequence.unused,
+        sequence.sent,
+        sequence.cost,
+        sequence.position,
+        sequence.pending,
+        sequence.state,
+        sequence.known,
+    )
 
 
 @outer_kernel

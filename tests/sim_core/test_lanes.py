@@ -147,13 +147,13 @@ def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -
             shares.append(case.program.shares.copy())
             put_into(case.program, shape, lane, case.lanes)
         streams, crowds, queues = (bool(any(column)) for column in zip(*shares, strict=True))
-        ran = np.zeros(2, np.int64)
+        ran = np.zeros(3, np.int64)
         for anew in (True, False):  # the second time the sequence is at its last piece
             for lane in range(LANES):
                 drawn(case.program, shape, seed + lane)
                 put_into(case.program, shape, lane, case.lanes)
-            run_lanes(shape, case.order, case.sequence, anew, streams, crowds, queues, case.lanes, ran)
-            assert ran[1] == 1
+            run_lanes(shape, 0, case.order, case.sequence, anew, streams, crowds, queues, case.lanes, ran)
+            assert ran[2] == 1
             for lane in range(LANES):
                 take_from(case.lanes, lane, shape.pp, cells_of(shape), case.times)
                 case.program.shares[:] = shares[lane]
