@@ -211,15 +211,14 @@ def without_precision(hardware: HardwareTable, plans: Plans) -> Bools:
 
 def _fitting(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> tuple[Floats, Ints]:
     """Memory of plans as they run, [len(MEMORY), n], and `reason` with those that their devices cannot run."""
-    memory = np.full((len(MEMORY), len(reason)), np.nan)
-    memory[STATE_BYTES] = model_state_bytes(workload, plans)
     reason[(reason == 0) & without_precision(hardware, plans)] = REASON["precision_not_on_device"]
     device_bytes, columns = hardware.columns.memory_bytes[plans.hardware], hardware.columns
     host_bytes = columns.host_bytes[plans.hardware]
     unknown = np.minimum(np.minimum(columns.host_bandwidth, columns.update_bandwidth)[plans.hardware], host_bytes) == 0
     reason[(reason == 0) & unknown & offloads(plans)] = REASON["host_not_told"]
-    peak = peak_memory(workload, plans, np.flatnonzero(reason == 0))
-    memory = np.where(np.isnan(peak), memory, peak)
+    memory = peak_memory(workload, plans, np.flatnonzero(reason == 0))
+    unknown = np.isnan(memory[STATE_BYTES])
+    memory[STATE_BYTES, unknown] = model_state_bytes(workload, plans)[unknown]
     need = np.fmax(memory[STATE_BYTES], memory[PEAK_BYTES])  # the state alone where the rest is unknown
     reason[(reason == 0) & (need > device_bytes)] = REASON["memory_exceeds_device"]
     of_node = memory[HOST_BYTES] * np.minimum(columns.gpus_per_node[plans.hardware], plans.all_gpus)

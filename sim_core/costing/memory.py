@@ -129,7 +129,9 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         layers = stage[:, 0]
         of_stage = base.pp * layers / workload.layers
         of_pieces = layered * layers + layered_ends
-        parameters = (in_layers * of_stage + of_pieces) / by_tp + replicated * of_stage + embedding
+        parameters: Floats = (in_layers * of_stage + of_pieces) / by_tp + replicated * of_stage + embedding
+        if of_experts == 0:
+            return parameters * widths[0]
         of_tp = 1.0 if shares.whole_experts else by_tp
         of_stage = base.pp * stage[:, 1] / (workload.layers - base.pp * arrays.dense_layers)
         experts = of_experts * of_stage / of_tp * (routed + shares.shared)
@@ -170,7 +172,9 @@ def state_widths(workload: Workload, plans: Plans) -> tuple[Floats, Floats, Floa
         bytes_: Floats = weights + gradients + buckets + states - host
         return bytes_, host
 
-    (of_dense, dense_host), (of_experts, expert_host) = width(dense), width(experts)
+    (of_dense, dense_host) = of_experts, expert_host = width(dense)
+    if (experts != dense).any():
+        of_experts, expert_host = width(experts)
     return of_dense, of_experts, dense_host, expert_host
 
 

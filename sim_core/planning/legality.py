@@ -376,7 +376,9 @@ def micro_batches_unfit(workload: Workload, plans: Plans) -> dict[str, Bools]:
     group = np.where(plans.microbatch_group_size > 0, plans.microbatch_group_size, plans.pp)
     left = plans.ga % group  # groups that Megatron-Core interleaves: core/pipeline_parallel/schedules.py
     fits = (plans.pp <= group) & (group <= plans.ga) & ((left == 0) | (left >= plans.pp))
-    rounds = np.maximum(plans.ga // plans.pp, 1)
+    unrounded = event & (asks == IN_ROUNDS)
+    ga, pp = plans.ga[unrounded], plans.pp[unrounded]  # divisions of all rows take a tenth of the check
+    unrounded[unrounded] = ga % np.maximum(ga // pp, 1) != 0
     blocks = np.where(SPLITS_BACKWARD[plans.schedule], 3.0, 2.0) * (plans.pp * plans.vpp) * plans.ga
     too_few = (asks == TWICE_PP) & (plans.ga < 2 * plans.pp)
     odd = (PLACEMENT[plans.schedule] == BOTH_WAYS) & (plans.ga % 2 != 0)  # two directions share them out
@@ -384,8 +386,8 @@ def micro_batches_unfit(workload: Workload, plans: Plans) -> dict[str, Bools]:
         "global_batch_not_divisible": plans.ga == 0,
         "dualpipe_needs_more_microbatches": event & (too_few | odd),
         "fewer_microbatches_than_stages": event & (plans.ga < plans.pp - 1) & workload.arrays.framework.fills_pipeline,
-        "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (plans.ga % plans.pp != 0),
+        "microbatches_not_multiple_of_pp": megatron & (group == plans.pp) & (left != 0),
         "microbatch_group_does_not_fit": megatron & ~fits,
-        "microbatches_not_in_rounds": event & (asks == IN_ROUNDS) & (plans.ga % rounds != 0),
+        "microbatches_not_in_rounds": unrounded,
         "step_too_large": event & (blocks > MAX_BLOCKS),
     }
