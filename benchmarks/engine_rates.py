@@ -122,7 +122,7 @@ def case_rows(name: str, shape: Shape, library: ctypes.CDLL | None) -> Rows:
     fill_order(order_writers(np.array([schedule])), schedule, pp, vpp, ga, 0, order, scratch)
     blocks = int((order >= 0).sum())
     sequence, lanes = allocate_sequence(events, events, pp, cells), allocate_lanes(events, pp, cells)
-    ran = np.array([0, fill_sequence(shape, order, sequence), 0])
+    ran = np.array([fill_sequence(shape, order, sequence), 0])
     fill(program, shape, lanes)
     repeat, several = BLOCKS // blocks + 1, BLOCKS // (blocks * LANES) + 1
     clock, unit = time.process_time, "M block events/CPU-s"

@@ -88,7 +88,7 @@ class Batch(NamedTuple):
     sequence: Sequence
     lanes: Lanes
     engine: Addresses  # which runs the lanes
-    ran: Ints  # what it says: where the sequence begins, and its turns; 1 if it has run
+    ran: Ints  # what it says: the turns of the sequence; 1 if it has run
     again: Floats  # FLOPs that recompute runs again, see again_flops
     reason: Ints  # [plans] 0 for a result
     metrics: Floats  # [METRICS, plans] NaN without one
@@ -96,18 +96,10 @@ class Batch(NamedTuple):
 
 
 class _Kept(threading.local):
-    """What a thread keeps from batch to batch."""
+    """What a thread keeps from batch to batch; the memory is of its own, and only what is written is in use."""
 
-    sizes: tuple[int, ...] = (0, 0, 0, 0)
-
-    def sequence(self, *sizes: int) -> Sequence:
-        """Memory for sequences of these sizes (`allocate_sequence`): that of the batches before, unless it is too small."""
-        if sizes[0] > PIECE:  # is filled in pieces
-            return allocate_sequence(*sizes)
-        if np.greater(sizes, self.sizes).any():
-            self.sizes = tuple(map(max, sizes, self.sizes))
-            self.kept = allocate_sequence(*self.sizes)
-        return self.kept
+    def __init__(self) -> None:
+        self.sequence = allocate_sequence(PIECE, PIECE, PIECE, PIECE)
 
 
 _KEPT = _Kept()
@@ -123,10 +115,10 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
         plans.ga,
     )
     events, stages, cells = most_events(schedule, pp, vpp, ga), int(pp.max()), most_cells(schedule, pp, vpp)
-    of_one_stage = int((3 * vpp * ga + pp).max())
-    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), int), np.zeros(3, int)
-    sequence = _KEPT.sequence(events, max(PIECE, of_one_stage), stages, cells)
-    lanes = allocate_lanes(events, stages, cells)
+    order, ran = np.empty(most_blocks(schedule, pp, vpp, ga), int), np.zeros(2, int)
+    sequence = _KEPT.sequence
+    if events > PIECE:
+        sequence = allocate_sequence(events, max(PIECE, int((3 * vpp * ga + pp).max())), stages, cells)
     return Batch(
         tables=tables,
         alike=distinct_rows(order_table(plans))[0],
@@ -136,7 +128,7 @@ def batch_of(workload: Workload, hardware: HardwareTable, plans: Plans, launches
         of_order=np.empty(most_scratch(schedule, pp, ga), int),
         pairs=np.zeros(cells, int),
         sequence=sequence,
-        lanes=lanes,
+        lanes=allocate_lanes(events, stages, cells),
         engine=engine(),
         ran=ran,
         again=again_flops(workload),
@@ -191,7 +183,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
                     put(own.program, shape, lane, lanes)
                 call(batch.engine[0], reference(shape), group, order, sequence, anew, streams, crowds, queues, lanes, batch.ran)
                 anew = False
-                ran = ran + 1 if batch.ran[2] == 1 else runs
+                ran = ran + 1 if batch.ran[1] == 1 else runs
                 for lane in range(used):
                     take(lanes, lane, pp, cells, streams or crowds, scratch[lane].times)
             for lane in range(used):
@@ -202,7 +194,7 @@ def run_rows(batch: Batch, rows: Ints) -> None:
 @inner_kernel
 def _finish(batch: Batch, i: int, case: Case, scratch: Scratch) -> None:
     """Finish a step and write the result of its plan, or that it has none."""
-    if batch.ran[2] == 1:
+    if batch.ran[1] == 1:
         finish_step(case, batch.order, batch.pairs, scratch)
     else:
         scratch.sums[STEP_TIME] = np.nan

@@ -58,12 +58,12 @@ def run_one(given: Pipeline, lane: int = 0) -> bool:
     """Run the program in one lane and fill the times; False for a contradictory order."""
     shape, order, program, sequence, lanes, times = given
     put_into(program, shape, lane, lanes)
-    ran = np.zeros(3, np.int64)
+    ran = np.zeros(2, np.int64)
     streams, crowds, queues = map(bool, program.shares)
     run_lanes(shape, 0, order, sequence, True, streams, crowds, queues, lanes, ran)
-    if ran[2]:
+    if ran[1]:
         take_from(lanes, lane, shape.pp, cells_of(shape), times)
-    return bool(ran[2])
+    return bool(ran[1])
 
 
 def events_in(given: Pipeline) -> Floats:

@@ -9,7 +9,6 @@ import numpy as np
 
 from sim_core.arrays import Floats, Ints
 from sim_core.compiled.jit import Addresses, addressed_kernel, addresses, inlined_kernel, outer_kernel
-from sim_core.compiled.references import reference
 from sim_core.compiled.vectors import allocate_rows, any_above, larger, load, smaller, store, zeros
 from sim_core.engine.codes import chunks_of
 from sim_core.engine.program import (
@@ -38,6 +37,7 @@ from sim_core.engine.schedules import DEEPSPEED, PAIRS, SPLITS
 from sim_core.engine.sequence import (
     ALONE,
     ARRIVED,
+    BEGIN,
     BESIDE_GATHER,
     BESIDE_GRADIENTS,
     BLOCKING,
@@ -65,7 +65,6 @@ from sim_core.engine.sequence import (
     fill_next,
     fill_sequence,
     find_sequence,
-    part_of,
     rule_of,
 )
 
@@ -252,13 +251,12 @@ def run_lanes(
 ) -> None:
     """Run the pipelines of all lanes along a sequence, which is found first if the order of blocks is `anew`.
 
-    `group`: see find_sequence. `streams`, `crowds`, `queues`: `shares` of any lane. `ran`, [3]: where the sequence begins and
-    its turns, for the next lanes with this order; 1, or 0 for a contradictory order.
+    `group`: see find_sequence. `streams`, `crowds`, `queues`: `shares` of any lane. `ran`, [2]: the turns of
+    the sequence, for the next lanes with this order; 1, or 0 for a contradictory order.
     """
     if anew:
-        ran[0], ran[1] = find_sequence(shape, group, order, sequence)
-    part = reference(part_of(sequence, ran[0]))
-    ran[2] = _run(shape, order, part, ran[1], streams, crowds, queues, lanes, lanes.noted, False) > 0
+        ran[0] = find_sequence(shape, group, order, sequence)
+    ran[1] = _run(shape, order, sequence, ran[0], streams, crowds, queues, lanes, lanes.noted, False) > 0
 
 
 def engine() -> Addresses:
@@ -340,7 +338,8 @@ def _walk(  # noqa: C901, PLR0915
     recorded: bool,
 ) -> None:
     """A block without a message waits from 0 on for one that costs nothing."""
-    event, turn = sequence.event, sequence.turn
+    begin = sequence.state[BEGIN]
+    event, turn = sequence.event[begin:], sequence.turn[begin:]
     duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
     longer_s, cleared, since_s, latest_s = lanes.longer_s, lanes.cleared, lanes.since_s, lanes.latest_s
     at, longest = 0, load(lanes.most_s, 0)

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from sim_core.arrays import Ints
 from sim_core.compiled.jit import inlined_kernel, inner_kernel, kernel, outer_kernel
-from sim_core.compiled.references import reference
 from sim_core.engine.codes import (
     CHUNK_MASK,
     CHUNK_SHIFT,
@@ -28,6 +27,7 @@ from sim_core.engine.codes import (
     WEIGHTS,
     WHOLE,
     chunks_of,
+    events_of,
     rounds_of,
     row_of,
 )
@@ -57,13 +57,12 @@ OF_BOTH, BESIDE_GRADIENTS, BESIDE_GATHER, ARRIVED = 2, 3, 4, 5
 """What ends with a last backward beside OF_INPUTS and OF_WEIGHTS: both. Another block beside which a stage sends: a backward
 after the first of these, a forward before the last first one; and that one, at whose end all parameters of its stage have
 arrived."""
-KEPT_EVENTS, KEPT = 2**20, 512
-"""Events and sequences that are kept, at most: 40 bytes each; of more, those that come first."""
-BEGIN, TURNS = 6, 7
-"""Columns of a sequence that is kept, after those of a Shape and the group of micro-batches; in the first row what there is."""
-EVENTS, PIECE, LEFT, TURN, SWEEP, MOVED, SLOTS, UNUSED = range(8)
+KEPT = 512
+"""Sequences that are kept, at most; they fill half of the room for events. Of more, those that come first."""
+EVENTS, PIECE, LEFT, TURN, SWEEP, MOVED, SLOTS, UNUSED, BEGIN = range(9)
 """Numbers of a sequence that is being filled: events of this piece; the pieces before it; codes still to run (of DeepSpeed:
-slots); of the present sweep its next turn, its number, and the codes run so far; slots ever used; depth of `unused`."""
+slots); of the present sweep its next turn, its number, and the codes run so far; slots ever used; depth of `unused`; where
+it begins among those that are kept."""
 
 
 class Sequence(NamedTuple):
@@ -79,8 +78,8 @@ class Sequence(NamedTuple):
     cost: Rows  # [2 * cells] the row of the cost of such a message
     position: Ints  # [stages] next block of the stage
     pending: Ints  # [stages] block that receives the stage's incomplete send; -1: none
-    state: Ints  # [8] EVENTS, PIECE, ...
-    known: Ints  # [1 + KEPT, 8] which are kept
+    state: Ints  # [9] EVENTS, PIECE, ...
+    known: Ints  # [1 + KEPT, 8] which are kept: a Shape, the group of micro-batches, turns, where it begins. First, how many
 
 
 def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequence:
@@ -91,7 +90,7 @@ def allocate_sequence(events: int, room: int, stages: int, cells: int) -> Sequen
     event, turn = np.empty((room, COLUMNS), np.int32), np.empty((room, 2), np.int32)
     sizes = events, events, events + 2, events + 2, 2 * cells, 2 * cells
     slot, posted, readers, unused, sent, cost = (np.empty(size, np.int32) for size in sizes)
-    position, pending, state = (np.empty(size, int) for size in (stages, stages, 8))
+    position, pending, state = (np.empty(size, int) for size in (stages, stages, 9))
     known = np.zeros((1 + KEPT, 8), int)
     return Sequence(event, turn, slot, posted, readers, unused, sent, cost, position, pending, state, known)
 
@@ -107,57 +106,37 @@ def rule_of(shape: Shape) -> int:
 
 
 @inner_kernel
-def find_sequence(shape: Shape, group: int, order: Ints, sequence: Sequence) -> tuple[int, int]:
-    """Where the sequence of an order begins, and its turns, 0 for a contradictory order; fills it unless it is kept.
+def find_sequence(shape: Shape, group: int, order: Ints, sequence: Sequence) -> int:
+    """The turns of the sequence of an order, 0 for a contradictory one; fills it unless it is kept.
 
     `group` as in the plan: with the shape it makes the order.
     """
-    known, state = sequence.known, sequence.state
+    known, state, room = sequence.known, sequence.state, sequence.event.shape[0]
     wanted = shape.ga, shape.vpp, shape.pp, shape.schedule, int(shape.overlapped), group
-    count, begin = known[0, TURNS], known[0, BEGIN]
+    count, missed, begin = known[0, :3]
     for row in range(1, count + 1):
         alike = True
-        for k in range(BEGIN):
+        for k in range(6):
             alike = alike and known[row, k] == wanted[k]
         if alike:
-            state[EVENTS], state[PIECE], state[LEFT], known[0, 0] = 1, 0, 0, 0
-            return known[row, BEGIN], known[row, TURNS]
-    known[0, 0] += 1  # not found, one after the other
-    if known[0, 0] > 2 * KEPT:
-        known[0], count, begin = 0, 0, 0
-    turns = fill_sequence(shape, order, reference(part_of(sequence, begin)))
-    if turns > 0 and state[LEFT] == 0 and count < KEPT and begin + state[EVENTS] <= KEPT_EVENTS:
-        known[0, TURNS], known[0, BEGIN] = count + 1, begin + state[EVENTS]
-        for k in range(BEGIN):
-            known[count + 1, k] = wanted[k]
-        known[count + 1, BEGIN], known[count + 1, TURNS] = begin, turns
-    return begin, turns
-
-
-@inlined_kernel
-def part_of(sequence: Sequence, begin: int) -> Sequence:
-    """The same from event `begin` on."""
-    return Sequence(
-        sequence.event[begin:],
-        sequence.turn[begin:],
-        sequence.slot,
-        sequence.posted,
-        sequence.readers,
-        sequence.unused,
-        sequence.sent,
-        sequence.cost,
-        sequence.position,
-        sequence.pending,
-        sequence.state,
-        sequence.known,
-    )
+            state[EVENTS], state[PIECE], state[LEFT], state[BEGIN], known[0, 1] = 1, 0, 0, known[row, 7], 0
+            return known[row, 6]
+    if missed > 2 * KEPT or begin + events_of(shape.schedule, shape.pp, shape.vpp, shape.ga) > room:
+        count, missed, begin = 0, 0, 0
+    turns = fill_sequence(shape, order, sequence, begin)
+    if turns > 0 and state[LEFT] == 0 and count < KEPT and begin + state[EVENTS] <= room // 2:
+        count += 1
+        known[count] = *wanted, turns, begin
+        begin += state[EVENTS]
+    known[0, :3] = count, missed + 1, begin
+    return turns
 
 
 @outer_kernel
-def fill_sequence(shape: Shape, order: Ints, sequence: Sequence) -> int:
+def fill_sequence(shape: Shape, order: Ints, sequence: Sequence, begin: int = 0) -> int:
     """Fill `sequence`, or its first piece, for an order of blocks; returns the number of turns, 0 for a contradictory order.
 
-    Blocking sends need vpp 1.
+    From event `begin` on, if that leaves room for all; from the first on over those that are kept. Blocking sends need vpp 1.
     """
     schedule, pp, vpp, ga = shape.schedule, shape.pp, shape.vpp, shape.ga
     chunks, rounds, state = chunks_of(schedule, vpp), rounds_of(schedule, ga), sequence.state
@@ -165,8 +144,10 @@ def fill_sequence(shape: Shape, order: Ints, sequence: Sequence) -> int:
     sequence.slot[: 2 * blocks] = -1
     sequence.position[:pp] = 0
     sequence.pending[:pp] = 0
+    if begin == 0:
+        sequence.known[0] = 0
     state[:] = 0
-    state[SLOTS] = UNREAD + 1
+    state[SLOTS], state[BEGIN] = UNREAD + 1, begin
     state[LEFT] = pp * row_of(schedule, vpp, ga)
     if schedule == DEEPSPEED:
         sequence.position[:pp], sequence.pending[:pp] = NOTHING, NOTHING
@@ -199,7 +180,7 @@ def _fill(shape: Shape, order: Ints, sequence: Sequence) -> int:
     chunks, rounds, codes = chunks_of(schedule, vpp), rounds_of(schedule, ga), row_of(schedule, vpp, ga)
     state, position, blocking, split = sequence.state, sequence.position, rule_of(shape) == BLOCKING, SPLITS[schedule]
     left, turn, sweep, moved = state[LEFT], state[TURN], state[SWEEP], state[MOVED]
-    turns, at = 0, 0
+    turns = at = state[BEGIN]
     while left > 0:
         if turn == pp:
             if moved == 0:
@@ -222,8 +203,8 @@ def _fill(shape: Shape, order: Ints, sequence: Sequence) -> int:
         moved += position[stage] - first
         left -= position[stage] - first
         turn += 1
-    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at, left, turn, sweep, moved
-    return turns
+    state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at - state[BEGIN], left, turn, sweep, moved
+    return turns - state[BEGIN]
 
 
 @inner_kernel
@@ -378,7 +359,7 @@ def _meet(pp: int, ga: int, sequence: Sequence) -> int:
     Those who meet both read when the other was free: a stage writes its ends to two places in turn.
     """
     event, latest, earlier, state = sequence.event, sequence.position, sequence.pending, sequence.state
-    turns = 0
+    turns = state[BEGIN]
     while state[LEFT] > 0 and turns + pp <= event.shape[0]:
         slot = 2 * (ga + pp - 1) - state[LEFT]
         state[LEFT] -= 1
@@ -406,8 +387,8 @@ def _meet(pp: int, ga: int, sequence: Sequence) -> int:
             event[turns, LAST] = OF_BOTH * pp + stage if not forward and micro_batch == ga - 1 else -1
             earlier[stage], latest[stage] = latest[stage], written
             turns = _add_turn(sequence, turns, stage, 1)
-    state[EVENTS] = turns
-    return turns
+    state[EVENTS] = turns - state[BEGIN]
+    return state[EVENTS]
 
 
 @inlined_kernel
