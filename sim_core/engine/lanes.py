@@ -388,18 +388,33 @@ def _walk(  # noqa: C901, PLR0915
                 crowded = crowded + more
             end = start + seconds
             begins, last = event[at, FIRST], event[at, LAST]
-            if max(begins, last) >= 0:
-                end = _end_shared(begins, last, stage, cells, start, alone, seconds, streams, lanes)
+            if begins >= 0:
+                end = _first_forward_end(begins, stage, start, alone, seconds, streams, lanes)
+            if last >= 0:
+                end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
             leaves = end
             sends = not (split and WEIGHT * cells <= row < PAIR * cells)  # a weight gradient sends nothing
             if crowds and split and sends:
                 store(since_s, stage, end)
             if queues:
-                leaves = _leave(stage, row, cells, event[at, WRITTEN], start, alone, end, streams, sends, lanes)
+                _delay(stage, row, start, alone, lanes)
+                late = _queued(stage, row, cells, end, streams, lanes)
+                store(lanes.held_s, event[at, WRITTEN], late)
+                if sends:
+                    store(latest_s, stage, late)
+                leaves = end + late
             store(slot_s, event[at, WRITTEN], leaves)
             free = end
             if recorded:
-                _note(lanes.noted, start, alone, more, end, most, sent, cost, posted, other)
+                store(lanes.noted, READY_S, start)
+                store(lanes.noted, ALONE_S, alone)
+                store(lanes.noted, CROWDED_S, more)
+                store(lanes.noted, END_S, end)
+                store(lanes.noted, MESSAGE_S, most)
+                store(lanes.noted, SENT_S, sent)
+                store(lanes.noted, COST_S, cost)
+                store(lanes.noted, PAIR_SENT_S, posted)
+                store(lanes.noted, PAIR_COST_S, other)
                 store(lanes.noted, LATE_S, load(lanes.gathers_late_s, stage))
                 store(lanes.noted, QUEUED_S, held)
                 events[at, STAGE], events[at, WORKS] = stage, row != NO_WORK * cells
@@ -424,41 +439,6 @@ def _held(event: Rows, at: int, rule: int, lanes: Lanes) -> Floats:
     if rule == IN_PAIRS:
         held = larger(held, load(lanes.held_s, event[at, POSTED]))
     return held
-
-
-@inlined_kernel
-def _end_shared(
-    begins: int, last: int, stage: int, cells: int, start: Floats, alone: Floats, seconds: Floats, streams: bool, lanes: Lanes
-) -> Floats:
-    """End of a block that waits for parameters, after which something is kept, or beside a stream."""
-    end = start + seconds
-    if begins >= 0:
-        end = _first_forward_end(begins, stage, start, alone, seconds, streams, lanes)
-    if last >= 0:
-        end = _end_beside(last, stage, cells, start, alone, seconds, end, streams, lanes)
-    return end
-
-
-@inlined_kernel
-def _leave(
-    stage: int,
-    row: int,
-    cells: int,
-    slot: int,
-    start: Floats,
-    alone: Floats,
-    end: Floats,
-    streams: bool,
-    sends: bool,
-    lanes: Lanes,
-) -> Floats:
-    """When the message of a block leaves that has ended, if messages queue."""
-    _delay(stage, row, start, alone, lanes)
-    late = _queued(stage, row, cells, end, streams, lanes)
-    store(lanes.held_s, slot, late)
-    if sends:
-        store(lanes.latest_s, stage, late)
-    return end + late
 
 
 @inlined_kernel
@@ -513,31 +493,6 @@ def _longer(way: int, stage: int, begin: Floats, alone: Floats, late_s: Floats, 
     store(lanes.through_s, stage, through + behind)
     store(late_s, stage, load(late_s, stage) + behind)
     return together - together * left
-
-
-@inlined_kernel
-def _note(
-    noted: Floats,
-    ready: Floats,
-    alone: Floats,
-    more: Floats,
-    end: Floats,
-    most: Floats,
-    sent: Floats,
-    cost: Floats,
-    posted: Floats,
-    other: Floats,
-) -> None:
-    """Keep what is recorded of an event."""
-    store(noted, READY_S, ready)
-    store(noted, ALONE_S, alone)
-    store(noted, CROWDED_S, more)
-    store(noted, END_S, end)
-    store(noted, MESSAGE_S, most)
-    store(noted, SENT_S, sent)
-    store(noted, COST_S, cost)
-    store(noted, PAIR_SENT_S, posted)
-    store(noted, PAIR_COST_S, other)
 
 
 @inlined_kernel
