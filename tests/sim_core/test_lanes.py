@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from sim_core import SCHEDULES, Floats, HardwareTable, Workload, simulate, slice_plans
 from sim_core.compiled.jit import outer_kernel
+from sim_core.compiled.kept import PLAIN_PYTHON
 from sim_core.compiled.vectors import LANES, larger, load, smaller, store, zeros
 from sim_core.engine.codes import PAIRED, PART_MASK, PART_SHIFT, row_of
 from sim_core.engine.lanes import ALONE_S, CROWDED_S, END_S, READY_S, SLOWED_S, STAGE, WORKS, Lanes, run_lanes
@@ -160,6 +161,7 @@ def test_each_lane_has_the_bits_of_its_pipeline_alone(shape: Shape, seed: int) -
                 assert left(case.program, case.times, shape) == alone[lane]
 
 
+@pytest.mark.skipif(PLAIN_PYTHON, reason="so many pipelines take minutes without a compiler")
 @pytest.mark.parametrize("room", [2**14, 1000])
 def test_sequences_that_are_kept_are_those_of_their_orders(room: int) -> None:
     """More orders than are kept, and than there is room for, some of them again and again; one of several pieces among them."""
