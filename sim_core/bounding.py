@@ -10,7 +10,7 @@ from sim_core.batch import batches, scratch_for, tables_of
 from sim_core.compiled.jit import outer_kernel
 from sim_core.compiled.references import reference
 from sim_core.costing.case import Tables, case_at
-from sim_core.costing.running import as_run, as_run_but_for_costs
+from sim_core.costing.running import as_run, as_run_but_for_costs, without_precision
 from sim_core.costing.stage_activations import micro_batches_to_fill
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, PAIRS, PLACEMENT
@@ -18,7 +18,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import STEP_TIME
 from sim_core.planning.columns import EVENT, SIMAI, Plans, replicas, slice_plans
 from sim_core.planning.legality import BESIDE_GA, MAX_BATCH, check, micro_batches_unfit
-from sim_core.simulator import arrays_of, legality, running, simulate, without_precision
+from sim_core.simulator import arrays_of, legality, running, simulate
 from sim_core.step.bound import bound_pipeline
 from sim_core.step.gradients import reduce_gradients
 from sim_core.step.once import slowest_after_s

@@ -25,7 +25,7 @@ from sim_core.compiled.kept import (
     is_compiled as is_compiled,
 )
 from sim_core.compiled.sources import source_hash as source_hash, source_hashes as source_hashes
-from sim_core.costing.running import as_run
+from sim_core.costing.running import as_run, as_run_but_for_costs, without_precision
 from sim_core.engine.orders import order_writers
 from sim_core.hardware.table import HardwareTable
 from sim_core.planning.columns import EVENT, Plans, slice_plans
@@ -36,7 +36,7 @@ from sim_core.workloads.workload import Workload
 
 def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) -> None:
     """Compile all that `simulate` runs beside `run_rows`, by running it, and the engine, which it calls."""
-    can_run = _legal(workload, plans)
+    can_run = _legal(workload, hardware, plans)
     with _collecting_less():
         own = as_run(workload, hardware, slice_plans(plans, can_run))
         for _, some in batches(workload.arrays, own, np.arange(len(can_run))):
@@ -47,7 +47,7 @@ def compile_tables(workload: Workload, hardware: HardwareTable, plans: Plans) ->
 
 def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> bool:
     """Compile `run_rows` alone, for the types of tables that plain Python makes of one of `plans`. False if none can run."""
-    can_run = _legal(workload, plans)
+    can_run = _legal(workload, hardware, plans)
     if not len(can_run):
         return False
     blocks = plans.pp * plans.vpp * plans.ga  # few of them, and few rows of tables
@@ -61,10 +61,11 @@ def compile_steps(workload: Workload, hardware: HardwareTable, plans: Plans) -> 
     return True
 
 
-def _legal(workload: Workload, plans: Plans) -> Ints:
-    """The plans that the event engine can run, [n]."""
+def _legal(workload: Workload, hardware: HardwareTable, plans: Plans) -> Ints:
+    """The plans that the event engine can cost, [n]."""
     with in_plain_python():
-        return np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT))
+        lacking = without_precision(hardware, as_run_but_for_costs(workload, hardware, plans))
+        return np.flatnonzero((check(workload, plans) == 0) & (plans.fidelity == EVENT) & ~lacking)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sim_core.arrays import Bools, Floats, Ints
+from sim_core.arrays import Floats, Ints
 from sim_core.batch import batch_of, batches, run_rows
 from sim_core.compiled.jit import quickest
 from sim_core.compiled.references import row_at
@@ -16,15 +16,13 @@ from sim_core.costing.operators import measured_share
 from sim_core.costing.peak import peak_memory
 from sim_core.costing.recomputed import again_flops, flops_again_simai
 from sim_core.costing.recorded import TRIALS, at_replayed, at_step, with_recorded
-from sim_core.costing.running import as_run, as_run_but_for_costs
+from sim_core.costing.running import as_run, as_run_but_for_costs, without_precision
 from sim_core.engine.codes import events_of
 from sim_core.engine.lanes import RECORDED, record
 from sim_core.engine.program import Shape
 from sim_core.errors import SpecError
-from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.metrics import HOST_BYTES, MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
-from sim_core.models.precision import ON_DEVICES
 from sim_core.planning.building import check_plans, plans as plans_of
 from sim_core.planning.columns import BALANCED_COST, EVENT, SIMAI, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, offloads, refuse
@@ -198,15 +196,6 @@ def running(workload: Workload, hardware: HardwareTable, plans: Plans, *, states
     if len(rows):
         memory[:, rows], reason[rows] = _fitting(memory_of, hardware, plans, reason[rows])
     return Running(reason, memory, rows, plans)
-
-
-def without_precision(hardware: HardwareTable, plans: Plans) -> Bools:
-    """Plans as they run whose device lacks the precision of their linear layers, [n]."""
-    if not plans.precision.any():
-        return np.zeros(len(plans.tp), bool)
-    lacking = np.array([[not has_precision(device, own.linear) for own in ON_DEVICES] for device in hardware.variants])
-    without: Bools = lacking[plans.hardware, plans.precision] & (plans.precision > 0)
-    return without
 
 
 def _fitting(workload: Workload, hardware: HardwareTable, plans: Plans, reason: Ints) -> tuple[Floats, Ints]:

@@ -9,7 +9,7 @@ pair hides. Megatron-LM takes a division as --pipeline-model-parallel-layout.
 
 import numpy as np
 
-from sim_core.arrays import Floats, Ints
+from sim_core.arrays import Bools, Floats, Ints
 from sim_core.compiled.jit import inner_kernel, kernel
 from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Blocks
@@ -17,8 +17,9 @@ from sim_core.costing.groups import group_plans
 from sim_core.costing.memory import shardings
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import PAIRS
+from sim_core.hardware.kernels.device import has_precision
 from sim_core.hardware.table import HardwareTable
-from sim_core.models.precision import IN_ANY_LAYOUT
+from sim_core.models.precision import IN_ANY_LAYOUT, ON_DEVICES
 from sim_core.planning.columns import BALANCED_COST, BLOCK, EVENT, FILE, NONE, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
 from sim_core.planning.legality import check
@@ -61,6 +62,15 @@ def _loaded(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
     return plans._replace(precision=np.where(any_layout[plans.hardware], IN_ANY_LAYOUT[plans.precision], plans.precision))
 
 
+def without_precision(hardware: HardwareTable, plans: Plans) -> Bools:
+    """Plans as they run whose device lacks the precision of their linear layers, [n]."""
+    if not plans.precision.any():
+        return np.zeros(len(plans.tp), bool)
+    lacking = np.array([[not has_precision(device, own.linear) for own in ON_DEVICES] for device in hardware.variants])
+    without: Bools = lacking[plans.hardware, plans.precision] & (plans.precision > 0)
+    return without
+
+
 def placed_by_cost(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:
     """The plans with the layers of each virtual stage of those that say `balanced_cost` and can run, as lists."""
     rows = np.flatnonzero((plans.layer_split == BALANCED_COST) & (plans.fidelity == EVENT))
@@ -68,10 +78,12 @@ def placed_by_cost(workload: Workload, hardware: HardwareTable, plans: Plans) ->
 
 
 def _placed(workload: Workload, hardware: HardwareTable, plans: Plans, rows: Ints) -> Plans:
-    """The plans with layers divided by cost in `rows`."""
+    """The plans with layers divided by cost in `rows`, but for those whose device cannot run them."""
+    costed, lists, arrays = _loaded(workload, hardware, slice_plans(plans, rows)), [], workload.arrays
+    can_run = ~without_precision(hardware, costed)
+    rows, costed = rows[can_run], slice_plans(costed, can_run)
     if not len(rows):
         return plans
-    costed, lists, arrays = _loaded(workload, hardware, slice_plans(plans, rows)), [], workload.arrays
     for begin in range(0, len(rows), TOGETHER):
         some = np.arange(begin, min(begin + TOGETHER, len(rows)))
         groups = group_plans(hardware.columns, costed, some, arrays.shares.whole_experts)

@@ -14,6 +14,7 @@ from sim_core import (
     Plans,
     Workload,
     bounds,
+    legality,
     plans as plans_of,
     read_hardware,
     read_model,
@@ -174,6 +175,22 @@ def test_plans_that_cannot_run_say_why(h200: HardwareTable) -> None:
     assert reason(pp=2, ga=4, fidelity="simai") == "not_in_simai"
     assert reason(pp=2, ga=4, checkpointing="block:9") == "checkpoint_span_exceeds_stage"
     assert reason(pp=2, ga=4, checkpointing="block:3") == ""
+
+
+def test_a_precision_that_one_device_lacks_stops_no_other_plan() -> None:
+    """The cost of a layer is unknown there: such a plan says so, by every way that divides layers."""
+    table = hardware_table([read_hardware(name) for name in ("A100-80G-SXM", "H100-SXM")], None)
+    own = work("llama3-8b")
+    given = plans(own, tp=2, dp=4, pp=4, ga=8, precision=["bf16", "fp8_blockwise"], layer_split=["balanced", "balanced_cost"])
+    given = slice_plans(given, np.tile(np.arange(4), 2))._replace(hardware=np.repeat([0, 1], 4))
+    lacks, said = (given.precision > 0) & (given.hardware == 0), "precision_not_on_device"
+    found = simulate(own, table, given)
+    assert (found.named()["reason"] == said).tolist() == lacks.tolist()
+    assert (found.reason[~lacks] == 0).all()
+    np.testing.assert_array_equal(legality(own, table, given)[0], found.reason)
+    np.testing.assert_array_equal(bounds(own, table, given).reason, found.reason)
+    one_by_one = [simulate(own, table, slice_plans(given, np.array([row]))).reason[0] for row in range(8)]
+    assert one_by_one == found.reason.tolist()
 
 
 def test_layers_of_a_file_are_divided_by_its_seconds(gpt7b: Workload, h100: HardwareTable) -> None:

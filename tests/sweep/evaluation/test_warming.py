@@ -15,10 +15,21 @@ import sim_core.compiling as compiling
 import sim_core.engine.orders as orders
 import sim_core.simulator as simulator
 import sweep.evaluation.warming as warming
-from sim_core import HardwareTable, Ints, Workload, plans as plans_of, simulate
+from sim_core import (
+    HardwareTable,
+    Ints,
+    Workload,
+    hardware_table,
+    plans as plans_of,
+    read_hardware,
+    read_model,
+    read_stack,
+    simulate,
+    workload_from_model,
+)
 from sim_core.batch import run_rows
 from sim_core.compiled.jit import in_plain_python
-from sim_core.compiling import PLAIN_PYTHON, compile_steps
+from sim_core.compiling import PLAIN_PYTHON, compile_steps, compile_tables
 from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import WARM_UP_PLANS, evaluate, spread
@@ -60,6 +71,7 @@ def test_only_the_orders_that_a_sweep_names_are_compiled(
     sweep = prepare(load_spec(spec, [f"axes.schedule={named}"]), spec.parent).sweep
     seen: set[int] = set()
     monkeypatch.setattr(orders, "addresses", lambda kernels, needed, examples: seen.update(needed.tolist()))
+    monkeypatch.setattr(warming, "is_compiled", lambda what: True)
     monkeypatch.setattr(warming, "_shortest", lambda sweep, positions: positions)
     monkeypatch.setattr(warming, "evaluate", lambda sweep, positions: None)
     warming.warm_up(sweep)
@@ -85,6 +97,17 @@ def test_plans_that_cannot_run_compile_nothing(prepared: Prepared) -> None:
     sweep = prepared.sweep
     plans = describe_rows(sweep.space, np.zeros(1, np.int64))[1]
     assert not compile_steps(sweep.workload, sweep.hardware, plans._replace(tp=plans.tp * 2**16))
+
+
+@pytest.mark.parametrize("layer_split", ["balanced", "balanced_cost"])
+@pytest.mark.parametrize("precision", [["bf16", "fp8_blockwise"], ["fp8_blockwise"]])
+def test_what_a_device_cannot_run_stops_no_first_sweep(layer_split: str, precision: list[str]) -> None:
+    """Nothing is compiled yet: an A100 has no FP8, and its kernels have no times."""
+    work = workload_from_model(read_model("llama3-8b"), read_stack("megatron-core"), sequence_parallel=True)
+    table = hardware_table([read_hardware("A100-80G-SXM")], None)
+    plans = plans_of(work, tp=2, dp=4, pp=2, ga=4, precision=precision, layer_split=layer_split)
+    compile_tables(work, table, plans)
+    assert compile_steps(work, table, plans) == ("bf16" in precision)
 
 
 @pytest.mark.parametrize("other", ["/bin/false", "/bin/true"])
