@@ -23,6 +23,7 @@ PUBLIC = (
     "models.releases",
     "places",
     "records",
+    "warming",
     "workloads.facts",
 )
 """Modules of their own that others may import."""

@@ -26,7 +26,9 @@ def main() -> None:
         signal.signal(signal.SIGINT, _interrupt)
     try:
         from sweep.cli import main as command_line
+        from sweep.without_pandas import without_pandas
 
+        without_pandas()
         command_line()
     except KeyboardInterrupt:
         os.write(2, _INTERRUPTED)

@@ -1,4 +1,4 @@
-"""A result opened again: its sweep, prepared from the inputs that are at hand, to simulate more than is stored."""
+"""Specs made ready: of a file, or of a result that is opened again, with the inputs that are at hand, to simulate more."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,11 +10,13 @@ from pydantic import ValidationError
 from sim_core import Fields, SimError, SpecError, Words
 from sweep.evaluation.identity import contents_at
 from sweep.evaluation.preparation import Prepared, prepare
+from sweep.inputs.registry import explained
 from sweep.results.folder import Folder, Location
 from sweep.results.store import Store
 from sweep.sources import differences
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec, stored_spec
+from sweep.spec.workloads import Unread
 
 BEST = "best"
 _DEPTH = 2
@@ -89,3 +91,11 @@ def _folders(folder: Folder) -> Iterator[Path]:
                 level += [each for each in sorted(outer.iterdir()) if each.is_dir() and not each.name.startswith(".")]
     if folder.local is not None:
         yield from folder.local.absolute().parents
+
+
+def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
+    """Prepare the spec that was read from `path`. Raises SpecError that names the file."""
+    try:
+        return prepare(spec, path.parent)
+    except SpecError as error:
+        raise SpecError(f"{path}: {explained(error.path, error) if isinstance(error, Unread) else error}") from None

@@ -120,7 +120,7 @@ def find_sequence(shape: Shape, group: int, order: Ints, sequence: Sequence) -> 
             alike = alike and known[row, k] == wanted[k]
         if alike:
             state[EVENTS], state[PIECE], state[LEFT], state[BEGIN], known[0, 1] = 1, 0, 0, known[row, 7], 0
-            return known[row, 6]
+            return int(known[row, 6])
     if missed > 2 * KEPT or begin + events_of(shape.schedule, shape.pp, shape.vpp, shape.ga) > room:
         count, missed, begin = 0, 0, 0
     turns = fill_sequence(shape, order, sequence, begin)
@@ -204,7 +204,7 @@ def _fill(shape: Shape, order: Ints, sequence: Sequence) -> int:
         left -= position[stage] - first
         turn += 1
     state[EVENTS], state[LEFT], state[TURN], state[SWEEP], state[MOVED] = at - state[BEGIN], left, turn, sweep, moved
-    return turns - state[BEGIN]
+    return int(turns - state[BEGIN])
 
 
 @inner_kernel
@@ -388,7 +388,7 @@ def _meet(pp: int, ga: int, sequence: Sequence) -> int:
             earlier[stage], latest[stage] = latest[stage], written
             turns = _add_turn(sequence, turns, stage, 1)
     state[EVENTS] = turns - state[BEGIN]
-    return state[EVENTS]
+    return int(state[EVENTS])
 
 
 @inlined_kernel

@@ -28,7 +28,7 @@ from sim_core import (
 )
 from sim_core.documents import Fields, parse_yaml
 from sim_core.limits import LARGEST, whole_number
-from sweep.commands.shared import YAML, check_output, prepared_spec, refuse_result
+from sweep.commands.shared import YAML, check_output, refuse_result
 from sweep.evaluation.one_plan import checked_plan
 from sweep.evaluation.preparation import Prepared
 from sweep.frameworks.stacks import nearest_stack
@@ -36,6 +36,7 @@ from sweep.inputs.job import OF_MODEL, job_of, told_job
 from sweep.inputs.registry import explained
 from sweep.inputs.told import Job
 from sweep.options import readable
+from sweep.reopening import prepared_spec
 from sweep.runs.devices import FORMS, nearest_to, presets_of, stand_in
 from sweep.runs.table import NotSimulated
 from sweep.show.logs import told_screen

@@ -16,7 +16,7 @@ from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
 from sweep.answers.whatif import Question, section_of, what_if
-from sweep.commands.shared import AsJson, check_output, prepared_spec, result_at, takes, tell, there
+from sweep.commands.shared import AsJson, check_output, result_at, takes, tell, there
 from sweep.evaluation.one_plan import export_notes, simai_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import launched
@@ -26,7 +26,7 @@ from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
 from sweep.options import OptionError, of_keys, readable, wrong
 from sweep.outputs import write_file
-from sweep.reopening import BEST, reopened
+from sweep.reopening import BEST, prepared_spec, reopened
 from sweep.spec.spec import load_spec
 
 Result = Annotated[str, Argument(metavar="RESULT", help="Folder of results, a path or URI.")]

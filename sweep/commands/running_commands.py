@@ -24,7 +24,6 @@ from sweep.commands.shared import (
     MetricsFile,
     Verbose,
     check_output,
-    prepared_spec,
     print_warnings,
     refuse_result,
     write_json,
@@ -41,7 +40,7 @@ from sweep.inputs.text import head_of
 from sweep.metrics import Metrics
 from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
-from sweep.reopening import Reopened
+from sweep.reopening import Reopened, prepared_spec
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.search.candidates import BEATEN, WORSE

@@ -1,4 +1,4 @@
-"""What several commands share: options, the folder of results, specs made ready, what is written where."""
+"""What several commands share: options, the folder of results, what is written where."""
 
 import json
 import sys
@@ -13,8 +13,6 @@ from typer import Argument, Option
 from sim_core import SpecError, one_line
 from sim_core.documents import Values
 from sweep.answers.section import Section
-from sweep.evaluation.preparation import Prepared, prepare
-from sweep.inputs.registry import explained
 from sweep.log import log_lines
 from sweep.options import OptionError, wrong
 from sweep.outputs import write_file
@@ -23,8 +21,6 @@ from sweep.results.store import Store, newest
 from sweep.runs.table import Row
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
-from sweep.spec.spec import SweepSpec
-from sweep.spec.workloads import Unread
 
 AnyForm = TypeVar("AnyForm", bound=StrEnum)
 """The formats of a command, the table for people first."""
@@ -69,14 +65,6 @@ def refuse_result(path: Path, wanted: str) -> None:
     """Raise SpecError if the path is the folder of a result, where something else is `wanted`."""
     if path.is_dir() and Store(directory=folder_at(path)).started_s() is not None:
         raise SpecError(f"{path}: is a result, not {wanted}; `sweep rank {path}` ranks it")
-
-
-def prepared_spec(spec: SweepSpec, path: Path) -> Prepared:
-    """Prepare the spec that was read from `path`. Raises SpecError that names the file."""
-    try:
-        return prepare(spec, path.parent)
-    except SpecError as error:
-        raise SpecError(f"{path}: {explained(error.path, error) if isinstance(error, Unread) else error}") from None
 
 
 def there(option: str, path: Path | None) -> Path | None:

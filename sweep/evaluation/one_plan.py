@@ -29,8 +29,9 @@ from sim_core import (
     simai_breakdown,
     start_of,
 )
-from sim_core.compiling import COMPILE_AFTER_S, in_plain_python, is_compiled, plain_python_s
+from sim_core.compiling import COMPILE_AFTER_S, in_plain_python, is_compiled
 from sim_core.documents import Fields, Values
+from sim_core.warming import plain_python_s
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.options import OptionError

@@ -16,14 +16,11 @@ from sim_core.compiling import (
     BOUNDS,
     COMPILE_AFTER_S,
     STEP,
-    compile_orders,
-    compile_steps,
-    compile_tables,
     compiling_alone,
     is_compiled,
-    plain_python_s,
     use_kernels,
 )
+from sim_core.warming import compile_orders, compile_steps, compile_tables, plain_python_s
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import PROBE_PLANS, WARM_UP_PLANS, bounded, evaluate, spread
 from sweep.evaluation.preparation import Sweep

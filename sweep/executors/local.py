@@ -27,6 +27,7 @@ from sweep.executors import check_code
 from sweep.exits import end_with
 from sweep.results.slice_file import Slice
 from sweep.sources import loaded
+from sweep.without_pandas import without_pandas
 
 _STOP_S = 5.0
 _READY = "ready"
@@ -186,6 +187,7 @@ def _stop(worker: _Worker) -> None:
 def _work(pipe: Connection, driver: int) -> None:
     """The main function of a worker: receive slices, answer each with a receipt or an error, end when the pipe closes."""
     end_with(driver)
+    without_pandas()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:

@@ -18,7 +18,7 @@ import typer
 
 from sim_core import HARDWARE_KEYS, STACK_FACTS, read_hardware, read_stack, stack_names
 from sweep.cli import COMMANDS, implementation
-from tests.conftest import EXAMPLES, GPT7B, LLAMA405B, rest_long
+from tests.conftest import EXAMPLES, GPT7B, LLAMA405B, ROOT, rest_long
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 from tests.waiting import until
@@ -48,7 +48,7 @@ def test_the_list_of_commands_is_told_without_loading_them() -> None:
 
 
 def test_commands_that_read_results_do_without_the_compiler(tmp_path: Path) -> None:
-    """numba alone takes as long to import as a ranking. pandas is pyarrow's affair: it loads it where it is installed."""
+    """numba alone takes as long to import as a ranking."""
     spec, result = EXAMPLES / "gpt7b.yaml", tmp_path / "result"
     assert sweep("run", spec, "--out", result, "--set", "axes.tp=[1]", "-q").returncode == 0
     lines: list[list[object]] = [["ls", tmp_path], ["status", result], ["rank", result], ["compare", result, result]]
@@ -61,6 +61,15 @@ def test_commands_that_read_results_do_without_the_compiler(tmp_path: Path) -> N
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "loaded set()" in done.stdout
+
+
+def test_no_command_imports_pandas(tmp_path: Path) -> None:
+    """Arrow does for its first array, where it is installed: a third of a second of each command."""
+    (tmp_path / "pandas.py").write_text("raise SystemExit('pandas was imported')")
+    line = [sys.executable, "-m", "sweep", "run", EXAMPLES / "fidelity.yaml", "--out", tmp_path / "r", "-q", "--workers", "2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

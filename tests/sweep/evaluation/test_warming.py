@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import sim_core.compiling as compiling
 import sim_core.engine.orders as orders
 import sim_core.simulator as simulator
+import sim_core.warming as compiling
 import sweep.evaluation.warming as warming
 from sim_core import (
     HardwareTable,
@@ -29,8 +29,9 @@ from sim_core import (
 )
 from sim_core.batch import run_rows
 from sim_core.compiled.jit import in_plain_python
-from sim_core.compiling import PLAIN_PYTHON, compile_steps, compile_tables
+from sim_core.compiling import PLAIN_PYTHON
 from sim_core.engine.schedules import ALTERNATING, FORWARDS_FIRST, ZERO_BUBBLE_V
+from sim_core.warming import compile_steps, compile_tables
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import WARM_UP_PLANS, evaluate, spread
 from sweep.evaluation.preparation import Prepared, Sweep, prepare
