@@ -39,8 +39,6 @@ from sweep.validation.figures import OF_JOB
 
 FREEDOM: Final = 3.0
 """Degrees of freedom of the t distribution of differences: a few pairs are far off."""
-OF_RUN: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "all_gpus")
-"""Sizes of a run's plan."""
 TRAITS: Final = {
     EXPERTS: ("models with experts", 0.4),
     UNSTATED: ("with experts, and neither release nor switches of the framework are stated", 0.2),
@@ -62,9 +60,9 @@ LEAST: Final = 0.005
 SIZES: Final = np.geomspace(0.05, 20.0, 121)
 """Sizes of errors (`Differences`) that are tried; between the best and its neighbours as many again."""
 
-OF_PLAN: Final = OF_RUN[:-1]
+OF_PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
 WORDS: Final = ("stack", "checkpointing")
-"""What tells two plans of a job apart."""
+"""What tells two plans of a job apart: sizes, and words."""
 ALL: Final = "all"
 LEAST_HELD, MOST_HELD = 85.0, 95.0
 """Percent of the runs of sets that were left out which intervals at LEVEL must contain."""
@@ -190,12 +188,18 @@ def _scale(runs: Residuals) -> tuple[float, float, Floats]:
     return middle, float(np.exp(base)), np.maximum(np.array(by_trait), 0.0)
 
 
-def weights_of(sets: npt.NDArray[np.str_], few: float = 0.0, rows: Bools | slice = slice(None)) -> Floats:
-    """Weights of some of the rows by which a set of n of them counts as n / (n + few) sets, [n]; their sum is 1."""
-    weights = np.zeros(len(sets))
-    _, at, counts = np.unique(sets[rows], return_inverse=True, return_counts=True)
-    weights[rows] = 1 / (counts[at] + few)
-    return weights / (weights.sum() or 1.0)
+def worths(sets: npt.NDArray[np.str_] | Sequence[str], few: float = 0.0, rows: Bools | slice = slice(None)) -> Floats:
+    """What each of some rows is worth, in sets: a set of n of them counts as n / (n + few) sets, [n]."""
+    names, found = np.asarray(sets, np.str_), np.zeros(len(sets))
+    _, at, counts = np.unique(names[rows], return_inverse=True, return_counts=True)
+    found[rows] = 1 / (counts[at] + few)
+    return found
+
+
+def weights_of(sets: npt.NDArray[np.str_] | Sequence[str], few: float = 0.0, rows: Bools | slice = slice(None)) -> Floats:
+    """The same as weights, whose sum is 1; of no rows it is 0."""
+    found = worths(sets, few, rows)
+    return found / (found.sum() or 1.0)
 
 
 def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
@@ -231,14 +235,14 @@ def spreads(runs: Residuals) -> dict[str, Spread]:
     trait, at = [*TRAITS].index(EXPERTS), np.unique(runs.set, return_inverse=True)[1]
     for experts, kind in CLASSES:
         of_class = runs.experts == experts
-        sets, counts = np.unique(runs.set[of_class], return_counts=True)
-        worth = (counts / (counts + FEW)).sum()
+        worth = worths(runs.set, FEW, of_class).sum()
         weights = (BORROWED * weights_of(runs.set) + worth * weights_of(runs.set, rows=of_class)) / (BORROWED + worth)
         mean = (np.bincount(at, weights * runs.error) / np.bincount(at, weights))[at]  # of its set, at each run
         middle, half = widths.middle, widths.base * float(np.exp(widths.by_trait[trait] * experts))
+        between, within = (float(weights @ off**2) ** 0.5 for off in (mean - weights @ mean, runs.error - mean))
         found[kind] = Spread(
-            low=middle - half, middle=middle, high=middle + half, between=float(weights @ (mean - weights @ mean) ** 2) ** 0.5,
-            within=float(weights @ (runs.error - mean) ** 2) ** 0.5, runs=int(of_class.sum()), sets=len(sets),
+            low=middle - half, middle=middle, high=middle + half, between=between, within=within,
+            runs=int(of_class.sum()), sets=len(np.unique(runs.set[of_class])),
         )  # fmt: skip
     return found
 
