@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -78,11 +78,11 @@ def published() -> list[Measured]:
     found = []
     with TABLES.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            words = {key: row[key] for key in ("source", "hw", "operation", "fabric", "quality")}
+            stated: dict[str, Any] = {key: row[key] for key in ("source", "hw", "operation", "fabric", "quality")}
+            stated |= {"nodes": int(row["nodes"]), "ranks": int(row["ranks"])}
             sizes, of_sizes = zip(*seconds[row["table"]].items(), strict=True)
             gbps = float(row["node_gbps"]) if row["node_gbps"] else None
-            counts = {"nodes": int(row["nodes"]), "ranks": int(row["ranks"])}
-            found.append(Measured(row["table"], node_gbps=gbps, sizes=sizes, seconds=of_sizes, **counts, **words))
+            found.append(Measured(row["table"], node_gbps=gbps, sizes=sizes, seconds=of_sizes, **stated))
     return found
 
 
