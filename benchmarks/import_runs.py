@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anyw
 from benchmarks.importing import words_of
 from benchmarks.importing.devices import hardware_of
 from benchmarks.importing.features import features_of, recipe_of, unknown_features
-from benchmarks.importing.models import check_needs, model_cell, model_of, taken_adapters
+from benchmarks.importing.models import INCONSISTENT, check_needs, model_cell, model_of, taken_adapters
 from benchmarks.importing.stacks import (
     checkpointing_of,
     differences,
@@ -51,8 +51,6 @@ from sweep.runs.table import (
 
 SAID = words_of("runs")
 OF_FIRST_STAGE: Final = "first pipeline stage"
-INCONSISTENT: Final = "inconsistent"
-"""A cause of a failure that leaves nothing to ask of the plan."""
 FROM_TOKENS: Final = "derived:tokens/s"
 UNFIT: Final = r"full|block:|\bmoe\b"
 """Recompute with which dispatch and combine run beside nothing."""
@@ -66,12 +64,12 @@ def run_of(row: Row) -> dict[str, Any]:
     if run["quality"] not in QUALITIES:
         run["quality"] = ""
     reasons = list[str]()
-    for part in (_outcome, _sizes, _asked, _hardware, _trained):
+    for part in (_outcome, _sizes, check_needs, lambda of: {"hardware": hardware_of(of)}, _trained):
         try:
             run |= part(row)
         except (NotSimulated, SpecError) as error:
             reasons.append(str(error)[:LONGEST_REASON])
-            if part is _asked:
+            if part is check_needs:
                 break
     return run | {"reason": next(iter(reasons), ""), "assumed": "" if reasons else _assumed(row)}
 
@@ -84,17 +82,6 @@ def _sizes(row: Row) -> dict[str, Any]:
     if not row.text("gbs") and row.text("ga"):
         run["ga"] = row.count("ga")
     return run | {"sequence_parallel": row.switch("sp")}
-
-
-def _asked(row: Row) -> dict[str, Any]:
-    if row.other_cause == INCONSISTENT:
-        raise NotSimulated(f"did not finish: {row.other_cause}")
-    check_needs(row)
-    return {}
-
-
-def _hardware(row: Row) -> dict[str, Any]:
-    return {"hardware": hardware_of(row)}
 
 
 def _trained(row: Row) -> dict[str, Any]:
@@ -120,12 +107,7 @@ def _trained(row: Row) -> dict[str, Any]:
 
 def _usual(row: Row) -> dict[str, Any]:
     """What runs of a row's framework overlap."""
-    overlapping = overlaps(row)
-    return {
-        "overlap_tp": overlaps_tp(row),
-        "overlap_grad": overlapping,
-        "overlap_param": overlapping,
-    }
+    return {"overlap_tp": overlaps_tp(row), **dict.fromkeys(("overlap_grad", "overlap_param"), overlaps(row))}
 
 
 def _taken(row: Row) -> Iterator[str]:
@@ -152,17 +134,13 @@ def _outcome(row: Row) -> dict[str, Any]:
     milliseconds = row.number("iter_ms")
     if milliseconds is not None and row.text("iter_kind") == FROM_TOKENS and row.text("seq"):
         milliseconds *= row.sequence / row.count("seq")  # derived with the other length
-    state = "ok"
-    if row.out_of_memory:
-        state = OUT_OF_MEMORY
-    elif row.quality == FAILED:
-        state = "crash" if row.other_cause == INCONSISTENT else REFUSED
+    failed = "crash" if row.other_cause == INCONSISTENT else REFUSED
     told = row.text("mem_kind").lower()
     kind = next((kind for word, kind in SAID.readings.items() if word in told), KINDS[3]) if told or row.text("mem_gib") else ""
     if kind and OF_FIRST_STAGE in told:
         kind += FIRST_STAGE
     return {
-        "state": state,
+        "state": OUT_OF_MEMORY if row.out_of_memory else failed if row.quality == FAILED else "ok",
         "step_time_s": None if milliseconds is None else milliseconds / 1e3,
         "peak_memory_gib": row.text("mem_gib") if row.number("mem_gib") else "",
         "memory_kind": NOT_MODELLED if memory_untold(row) else kind,
@@ -174,9 +152,8 @@ def _precision(row: Row) -> str:
     precision = next((name for start, name in SAID.precisions.items() if dtype.startswith(start)), None)
     if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
-    recipe = features_of(row).get("fp8_recipe", "").lower()
-    found = (name for start, name in SAID.recipes.items() if "fp8" in precision and recipe.startswith(start))
-    return str(next(found, precision))
+    recipe = features_of(row).get("fp8_recipe", "").lower() if "fp8" in precision else ""
+    return str(next((name for start, name in SAID.recipes.items() if recipe.startswith(start)), precision))
 
 
 def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:
@@ -205,11 +182,10 @@ def main() -> int:
     runs = [run_of(row) for row in rows]
     for line in notes_of(rows, runs):
         print(line, file=sys.stderr)
-    text = runs_text(runs)
     if given.output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(runs_text(runs))
     else:
-        given.output.write_text(text, encoding="utf-8")
+        given.output.write_text(runs_text(runs), encoding="utf-8")
         print(f"{given.output}: {len(runs)} runs, {sum(not run['reason'] for run in runs)} with a plan", file=sys.stderr)
     return 0
 
