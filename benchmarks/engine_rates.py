@@ -84,14 +84,13 @@ def rates_in_c(
     turns, rule, pp = numbers
     rates = []
     for function, width in ((library.one, 1), (library.eight, LANES)):
-        duration_s, cost_s, slot_s, free_s = (
-            np.ascontiguousarray(rows[:, :width]) for rows in (lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s)
-        )
-        if width == LANES:  # copies lie in no cache lines of their own
-            duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
+        times = (lanes.duration_s, lanes.cost_s, lanes.slot_s)
+        if width < LANES:  # else copies lie in no cache lines of their own
+            times = tuple(np.ascontiguousarray(rows[:, :width]) for rows in times)
+        free_s = lanes.free_s[:, :width].copy()
         repeat = BLOCKS // (blocks * width) + 1
         given = [pointer(sequence.event), pointer(sequence.turn), ctypes.c_int64(turns), ctypes.c_int64(rule)]
-        given += map(pointer, (duration_s, cost_s, slot_s, free_s))
+        given += map(pointer, (*times, free_s))
         call = partial(function, ctypes.c_int64(repeat), ctypes.c_int64(pp), *given)
         seconds = median_s(call, time.process_time)
         if not np.array_equal(free_s[:pp], lanes.free_s[:pp, :width]):
