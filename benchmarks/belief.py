@@ -61,12 +61,6 @@ def told_of(run: Run) -> Told:
     )
 
 
-def framework_of(run: Run) -> str:
-    """The page of a run's own framework; "framework as page" of one that has none."""
-    name = run.row.stack().name
-    return name if WITHOUT_PAGE_AS in name else name.partition(" (")[0]
-
-
 def error_of(told: Iterable[Told], sd: float) -> Error:
     """Mean and standard deviation of ln(read / simulated memory): sets as n / (n + FEW) of one, and BORROWED of one that
     differs by `sd` around 0."""
@@ -107,16 +101,24 @@ def stand_in(row: Row) -> str:
 
 def as_unknown(rows: Sequence[Row]) -> list[Run]:
     """Runs by the page that stands for their framework, which is their set; none of Megatron-LM, which stands for others."""
-    by_page: dict[str | None, list[Row]] = defaultdict(list)
+    others, pages = [], []
     for row in rows:
-        if not row.text("stack") or row.text("reason"):
-            continue
-        name = row.stack().name
+        name = row.stack().name if row.text("stack") and not row.text("reason") else DEFAULT
         if not page_of(name).of_megatron:
             framework, without_page, _ = name.partition(WITHOUT_PAGE_AS)
-            by_page[None if without_page else stand_in(row)].append(Row(row.where, {**row.values, "set": framework}))
-    changes = {page: UNCHANGED._replace(base=None if page is None else read_stack(page)) for page in by_page}
-    return [run for page, of_page in by_page.items() for run in run_rows(of_page, changes[page])]
+            others.append(Row(row.where, {**row.values, "set": framework}))
+            pages.append(None if without_page else stand_in(row))
+    return run_by(others, pages)
+
+
+def run_by(rows: Sequence[Row], pages: Sequence[str | None]) -> list[Run]:
+    """Each row by a page in place of its own, or by its own (None)."""
+    found: dict[int, Run] = {}
+    for page in dict.fromkeys(pages):
+        change = UNCHANGED._replace(base=read_stack(page) if page else None)
+        at = [k for k, other in enumerate(pages) if other == page]
+        found |= zip(at, run_rows([rows[k] for k in at], change), strict=True)
+    return [found[k] for k in range(len(rows))]
 
 
 def besides(rows: Sequence[Row], page: str, default: Sequence[Run]) -> tuple[Error, Error]:
@@ -141,8 +143,9 @@ def learn(rows: Sequence[Row], runs: Sequence[Run], unknown: Sequence[Run]) -> B
     """What some rows say of all pages; `runs` of them by their own pages, and those of `as_unknown`."""
     runs = [run for run in runs if not run.reason and run.row.quality in (OK, FAILED)]
     by_page: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_page[framework_of(run)].append(run)
+    for run in runs:  # "framework as page" of one that has none
+        name = run.row.stack().name
+        by_page[name if WITHOUT_PAGE_AS in name else name.partition(" (")[0]].append(run)
     told: dict[str, list[Told]] = defaultdict(list)
     for page, of_page in by_page.items():
         told[group_of(page)] += [told_of(run) for run in of_page] if WITHOUT_PAGE_AS not in page else []

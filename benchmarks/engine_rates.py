@@ -7,10 +7,9 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
 from sim_core import Ints
@@ -72,28 +71,23 @@ def compiled_recurrence(folder: Path) -> ctypes.CDLL | None:
     return ctypes.CDLL(str(library))
 
 
-def pointer(array: npt.NDArray[np.generic]) -> Any:
-    """An array as C takes it."""
-    return array.ctypes.data_as(ctypes.c_void_p)
-
-
 def rates_in_c(
     library: ctypes.CDLL, lanes: Lanes, sequence: Sequence, numbers: tuple[int, int, int], blocks: int
 ) -> tuple[float, float]:
     """Block events a second of the recurrence in C: of one plan, of LANES at once. Its ends are the engine's, or it raises."""
     turns, rule, pp = numbers
+    ends_s = lanes.free_s[:pp].copy()
     rates = []
     for function, width in ((library.one, 1), (library.eight, LANES)):
-        times = (lanes.duration_s, lanes.cost_s, lanes.slot_s)
-        if width < LANES:  # else copies lie in no cache lines of their own
-            times = tuple(np.ascontiguousarray(rows[:, :width]) for rows in times)
-        free_s = lanes.free_s[:, :width].copy()
+        times = [lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s]
+        if width < LANES:  # copies of all lanes would lie in no cache lines of their own
+            times = [np.ascontiguousarray(rows[:, :width]) for rows in times]
         repeat = BLOCKS // (blocks * width) + 1
-        given = [pointer(sequence.event), pointer(sequence.turn), ctypes.c_int64(turns), ctypes.c_int64(rule)]
-        given += map(pointer, (*times, free_s))
-        call = partial(function, ctypes.c_int64(repeat), ctypes.c_int64(pp), *given)
+        arrays = [ctypes.c_void_p(array.ctypes.data) for array in (sequence.event, sequence.turn, *times)]
+        arrays[2:2] = [ctypes.c_int64(turns), ctypes.c_int64(rule)]
+        call = partial(function, ctypes.c_int64(repeat), ctypes.c_int64(pp), *arrays)
         seconds = median_s(call, time.process_time)
-        if not np.array_equal(free_s[:pp], lanes.free_s[:pp, :width]):
+        if not np.array_equal(times[-1][:pp], ends_s[:, :width]):
             raise SystemExit("recurrence.c: ends that are not those of the engine")
         rates.append(blocks * width * repeat / seconds)
     return rates[0], rates[1]

@@ -63,7 +63,6 @@ SIZES: Final = np.geomspace(0.05, 20.0, 121)
 OF_PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
 WORDS: Final = ("stack", "checkpointing")
 """What tells two plans of a job apart: sizes, and words."""
-ALL: Final = "all"
 LEAST_HELD, MOST_HELD = 85.0, 95.0
 """Percent of the runs of sets that were left out which intervals at LEVEL must contain."""
 MARGIN: Final = 1.0
@@ -330,7 +329,7 @@ def evidence_of(runs: Sequence[Run]) -> Evidence:
 def out_of_bounds(evidence: Evidence) -> list[str]:
     """A line for each class whose intervals hold too few or too many runs of sets left out, and did so less when recorded."""
     lines = []
-    for name in (ALL, *KINDS):
+    for name in ("all", *KINDS):
         held = np.array([each.get(name, LEVEL * 100) for each in (evidence.coverage, recorded().coverage)])
         now, before = np.abs(held - held.clip(LEAST_HELD, MOST_HELD))
         if now > before + MARGIN:
@@ -357,9 +356,9 @@ def bars_table(evidence: Evidence) -> str:
     lines += [f"| {doc} | {evidence.widening[trait]:.2f} |" for trait, (doc, _) in TRAITS.items()]
     lines += ["", "Left out, one set after the other:", "", "| set | runs held, % | pairs of plans held, % |", "|---|--:|--:|"]
     by_set = {name: percent for name, percent in evidence.coverage.items() if name not in KINDS}
-    for name, percent in sorted(by_set.items(), key=lambda item: (item[0] == ALL, item[0])):
+    for name, percent in sorted(by_set.items(), key=lambda item: (item[0] == "all", item[0])):
         pairs = evidence.pair_coverage.get(name)
-        shown = f"**{name}**" if name == ALL else name
+        shown = f"**{name}**" if name == "all" else name
         lines.append(f"| {shown} | {percent:.0f} | {'-' if pairs is None else f'{pairs:.0f}'} |")
     return "\n".join(lines)
 

@@ -254,8 +254,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkout", type=Path, default=HERE)
     given = parser.parse_args()
-    if unknown := [name for name in given.sections if name not in SECTIONS]:
-        sys.exit(f"{unknown[0]}: is no section; there are {', '.join(SECTIONS)}")
+    if unknown := set(given.sections) - set(SECTIONS):
+        parser.error(f"{', '.join(unknown)}: is no section; there are {', '.join(SECTIONS)}")
     with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
         at = Places(*(place.resolve() for place in (given.shared, given.checkout, Path(scratch))))
         for name in given.sections or SECTIONS:

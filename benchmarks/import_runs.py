@@ -17,21 +17,10 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anywhere
 
-from benchmarks.importing import words_of
+from benchmarks.importing import stacks, words_of
 from benchmarks.importing.devices import hardware_of
 from benchmarks.importing.features import features_of, recipe_of, unknown_features
 from benchmarks.importing.models import INCONSISTENT, check_needs, model_cell, model_of, taken_adapters
-from benchmarks.importing.stacks import (
-    checkpointing_of,
-    differences,
-    dispatcher_of,
-    layer_split,
-    memory_untold,
-    overlaps,
-    overlaps_tp,
-    sharding_of,
-    stack_cell,
-)
 from benchmarks.importing.table import Row, read_table
 from sim_core import FormatError, SpecError
 from sim_core.models.features import read_features, with_capacity
@@ -87,17 +76,17 @@ def _sizes(row: Row) -> dict[str, Any]:
 def _trained(row: Row) -> dict[str, Any]:
     """Model, stack and plan. Raises NotSimulated for what the simulator does not have."""
     model = with_capacity(model_of(row), recipe_of(row))
-    trained = {"model": model_cell(model), "stack": stack_cell(row, model)}
+    trained = {"model": model_cell(model), "stack": stacks.stack_cell(row, model)}
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")
     plan = {
-        **_usual(row),
+        **stacks.overlaps(row),
         "precision": _precision(row),
-        "layer_split": layer_split(row),
-        **sharding_of(row),
+        "layer_split": stacks.layer_split(row),
+        **stacks.sharding_of(row),
         **recipe_of(row).plan,
-        "checkpointing": checkpointing_of(row),
-        "dispatcher": dispatcher_of(row),
+        "checkpointing": stacks.checkpointing_of(row),
+        "dispatcher": stacks.dispatcher_of(row),
     }
     unfit = (row.count("pp", 1) > 1 and row.count("vpp", 1) == 1) or re.search(UNFIT, plan["checkpointing"])
     if unfit and "overlap_ep" not in read_features(features_of(row), others=True).plan:
@@ -105,16 +94,11 @@ def _trained(row: Row) -> dict[str, Any]:
     return trained | plan | {"overlap_pp": row.count("vpp", 1) > 1}
 
 
-def _usual(row: Row) -> dict[str, Any]:
-    """What runs of a row's framework overlap."""
-    return {"overlap_tp": overlaps_tp(row), **dict.fromkeys(("overlap_grad", "overlap_param"), overlaps(row))}
-
-
 def _taken(row: Row) -> Iterator[str]:
     """Where a row with a plan states something else than its name suggests, or lacks what is taken."""
-    yield from differences(row, model_of(row))
+    yield from stacks.differences(row, model_of(row))
     stated = recipe_of(row).plan
-    for name, usual in _usual(row).items():
+    for name, usual in stacks.overlaps(row).items():
         if stated.get(name, usual) != usual:
             said = str(stated[name]).lower()
             yield f"the row says {name} {said}; runs of its framework are usually {str(usual).lower()}: the row's is taken"
@@ -143,7 +127,7 @@ def _outcome(row: Row) -> dict[str, Any]:
         "state": OUT_OF_MEMORY if row.out_of_memory else failed if row.quality == FAILED else "ok",
         "step_time_s": None if milliseconds is None else milliseconds / 1e3,
         "peak_memory_gib": row.text("mem_gib") if row.number("mem_gib") else "",
-        "memory_kind": NOT_MODELLED if memory_untold(row) else kind,
+        "memory_kind": NOT_MODELLED if stacks.memory_untold(row) else kind,
     }
 
 

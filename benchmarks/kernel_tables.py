@@ -44,10 +44,9 @@ SMALLEST: Final = {"gemm": (1024, 1024, 1024), "attention": (4, 1, 1024, 1)}
 """Sizes from which errors are counted."""
 
 Rows = dict[str, npt.NDArray[Any]]
-Steps = npt.NDArray[np.int16]
 
 
-def on_grid(rows: Rows, axes: dict[str, tuple[int, ...]], rate_tflops: Floats) -> Steps:
+def on_grid(rows: Rows, axes: dict[str, tuple[int, ...]], rate_tflops: Floats) -> npt.NDArray[np.int16]:
     """Logarithms of rates, as stored, over the axes: rows off the grid are left out, what is not known is NOT_MEASURED."""
     on, places = np.ones(len(rate_tflops), np.bool_), []
     for name, sizes in axes.items():

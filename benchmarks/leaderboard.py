@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.belief import stand_in
-from sim_core import Model, model_flops_per_token, parameters, read_stack
+from benchmarks.belief import run_by, stand_in
+from sim_core import Model, model_flops_per_token, parameters
 from sweep.frameworks.stacks import page_of
-from sweep.runs.simulation import UNCHANGED, Run, run_rows
+from sweep.runs.simulation import Run, run_rows
 from sweep.runs.table import OK, Row, published_rows
 from sweep.validation.figures import Figures, figures_of, rankings
 from sweep.validation.report import cell, with_cell
@@ -44,8 +44,9 @@ def leaderboard(runs: Sequence[Run]) -> dict[tuple[str, str], Figures]:
     chosen = [run for run in runs if not run.reason and (run.row.quality == OK or run.row.out_of_memory)]
     own: dict[str, Predicted] = {
         OURS: dict(enumerate(chosen)), LEFT_OUT: _left_out(chosen), NAIVE: dict(enumerate(map(_naive, chosen))),
-        THUMB: dict(enumerate(map(_by_thumb, chosen))),
     }  # fmt: skip
+    size = [(run.row.size("tp") * run.row.size("pp"), run.row.size("micro_batch")) for run in chosen]
+    own[THUMB] = {at: run._replace(step_s=size[at][0] + 1 / (1 + size[at][1])) for at, run in enumerate(chosen)}  # an order
     others, parts = _stated(chosen), [(EVERYTHING, [*range(len(chosen))], own)]
     for name in sorted({run.row.text("set") for run in chosen}):
         members = [at for at, run in enumerate(chosen) if run.row.text("set") == name]
@@ -79,15 +80,9 @@ def _stated(runs: Sequence[Run]) -> dict[str, dict[int, Run]]:
 
 def _left_out(runs: Sequence[Run]) -> dict[int, Run]:
     """Runs by the page that stands for their framework where nobody knows its own; Megatron's stand for others."""
-    by_page: dict[str, list[int]] = defaultdict(list)
-    for at, run in enumerate(runs):
-        if not page_of(run.row.stack().name).of_megatron:
-            by_page[stand_in(run.row)].append(at)
-    found: dict[int, Run] = {}
-    for page, of_page in by_page.items():
-        by_it = run_rows([runs[at].row for at in of_page], UNCHANGED._replace(base=read_stack(page)))
-        found |= {at: run for at, run in zip(of_page, by_it, strict=True) if not run.reason}
-    return found
+    others = {at: run.row for at, run in enumerate(runs) if not page_of(run.row.stack().name).of_megatron}
+    by_others = run_by([*others.values()], [*map(stand_in, others.values())])
+    return {at: run for at, run in zip(others, by_others, strict=True) if not run.reason}
 
 
 def _naive(run: Run) -> Run:
@@ -118,12 +113,6 @@ def _state_bytes(row: Row, model: Model) -> float:
 
 def _data_parallel(row: Row) -> int:
     return max(row.size("all_gpus") // (row.size("tp") * row.size("pp") * row.size("cp")), 1)
-
-
-def _by_thumb(run: Run) -> Run:
-    """No seconds, an order: plans of a job sorted by tp x pp, equal ones by micro-batch, the largest first."""
-    row = run.row
-    return run._replace(step_s=row.size("tp") * row.size("pp") + 1 / (1 + row.size("micro_batch")))
 
 
 def leaderboard_table(board: Mapping[tuple[str, str], Figures]) -> str:

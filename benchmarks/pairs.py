@@ -1,6 +1,6 @@
 """Moved workloads against files generated for the target plan: how far off, or refused for which reason.
 
-    python benchmarks/pairs.py FOLDER [--csv pairs.csv] [--models pairs_models.yaml] [--all]
+    python benchmarks/pairs.py FOLDER [--csv pairs.csv] [--all]
 
 FOLDER holds `NAME_A.txt` and `NAME_B.txt`, two AICB files of one model under two plans; the table names both plans, as in
 docs/fidelity.md. A is simulated under B's plan, B under its own, both at vpp 1 and without a limit of memory. Where A is
@@ -48,6 +48,7 @@ STATE_BAR = 2.0
 SENT_BAR = 1.0
 """Percent that the bytes of a kind of collective may be off where the model tells what A lacks."""
 MODELS = Path(__file__).parent / "pairs_models.yaml"
+"""Numbers of each model, for pairs that are refused without."""
 AXES = ("tp", "pp", "ep", "dp", "micro_batch", "ga")
 
 
@@ -90,7 +91,10 @@ def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, dict
                 named = {"name": row["model"], "source": "the pairs", **models[row["model"]]}
                 whole = calibrated(moved, parse_model(named, row["model"]), read_stack("megatron-core"), device)
                 reason, step, state = _result(whole, device, b, fidelity)
-                sent = np.nan if reason else _furthest(whole, own, b)
+                if not reason:
+                    here, there = (sent_bytes(each, plans(each, **b, vpp=1)) for each in (whole, own))
+                    off = [(here.get(key, 0.0) / there[key] - 1) * 100 if there.get(key) else np.inf for key in here | there]
+                    sent = max(off, key=abs)
             refused, own_step, own_state = _result(own, device, b, fidelity)
             reason = reason or (f"B: {refused}" if refused else "")
             percent = (step / own_step - 1) * 100, (state / own_state - 1) * 100
@@ -107,13 +111,6 @@ def _rows(table: Path) -> list[dict[str, Any]]:
             return csv.read_csv(file, convert_options=options).to_pylist()
         except (KeyError, pa.ArrowInvalid) as error:
             raise SpecError(f"{table}: {error.args[0]}") from None
-
-
-def _furthest(moved: Workload, own: Workload, plan: dict[str, int]) -> float:
-    """Percent by which the bytes of the worst kind of collective are off."""
-    here, there = (sent_bytes(each, plans(each, **plan, vpp=1)) for each in (moved, own))
-    off = [(here.get(key, 0.0) / there[key] - 1) * 100 if there.get(key) else np.inf for key in here.keys() | there.keys()]
-    return max(off, key=abs)
 
 
 def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str, str], float]:
@@ -160,13 +157,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--csv", type=Path, help="table of the pairs; by default pairs.csv in FOLDER")
-    parser.add_argument("--models", type=Path, default=MODELS, help="numbers of each model, for pairs that are refused without")
-    parser.add_argument("--hardware", default="H100-SXM")
     parser.add_argument("--all", action="store_true", help="print right answers too")
     given = parser.parse_args()
     try:
-        device = read_hardware(given.hardware).with_values({"memory": "1e9 GB"})
-        models = yaml.safe_load(given.models.read_text(encoding="utf-8")) or {}
+        device = read_hardware("H100-SXM").with_values({"memory": "1e9 GB"})
+        models = yaml.safe_load(MODELS.read_text(encoding="utf-8"))
         found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device, models)
     except (OSError, SimError) as error:
         sys.stderr.write(f"error: {f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else error}\n")

@@ -34,9 +34,6 @@ STEP: Final = 1.1
 """Factor by which the scale is changed to see how a step follows it."""
 
 
-Words = npt.NDArray[np.str_]
-
-
 class Deviations(NamedTuple):
     """Standard deviations of ln(factor) of chips and of devices of a chip, and of the errors of sets."""
 
@@ -49,8 +46,8 @@ class Cells(NamedTuple):
     """A row is a set's runs on one device, with or without experts: median of ln(measured / simulated at the prior), and
     d ln(step) / d ln(factor), by which a step that waits for messages or the host tells less."""
 
-    device: Words
-    set: Words
+    device: npt.NDArray[np.str_]
+    set: npt.NDArray[np.str_]
     error: Floats
     slope: Floats
     runs: Floats

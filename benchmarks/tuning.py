@@ -1,6 +1,6 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
-    python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--least 4] [--erratic] [--beside]
+    python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--least 4] [--beside]
 
 A GRID is a table of runs, as `sweep validate` reads it; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
@@ -9,9 +9,7 @@ Each loop proposes plans that the simulation says fit, one after the other, and 
 peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
 `--stack` simulates all rows as that stack, `--stack ""` as a spec that names none, as for a framework that nobody knows;
-without it each row as its own. `--erratic`
-also replays rows that are slower than they should be (sleep, sixty_four_nodes, sibling): a filter of bad luck, by which to
-judge when to stop. Optuna's TPE and scikit-learn's process take part where they are installed.
+without it each row as its own. Optuna's TPE and scikit-learn's process take part where they are installed.
 """
 
 import argparse
@@ -33,7 +31,7 @@ from pydantic import ValidationError
 from sim_core import Bools, Floats, Ints, SimError, hardware_yaml, model_document
 from sim_core.documents import parse_yaml
 from sweep.evaluation.preparation import prepare
-from sweep.runs.table import NotSimulated, Row, published_rows, read_table
+from sweep.runs.table import FAILED, OK, NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of, stacks_of
 from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
@@ -47,12 +45,9 @@ MOST = 3.0
 """Regret is counted up to this."""
 ENOUGH = 0.02
 START_S, STEPS = 120.0, 20
-LEAST_PLANS = 4
 SEEDS = 10
 """Repetitions of what draws at random."""
 BOOTSTRAP = 2000
-
-SOUND, ERRATIC = ("ok", "failed"), ("sleep", "sixty_four_nodes", "sibling")
 
 Loop = Callable[["Job", int], Iterator[int]]
 """Rows of a job's candidates, one after the other, from a seed."""
@@ -93,10 +88,9 @@ class Job:
 
 def jobs_of(given: argparse.Namespace) -> Iterator[Job]:
     """The jobs of some grids, or of the published runs, as the command's options ask."""
-    qualities = (*SOUND, *ERRATIC) if given.erratic else SOUND
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in chain.from_iterable(map(read_table, given.grids)) if given.grids else published_rows():
-        if given.set in (None, row.text("set")) and row.quality in qualities:
+        if given.set in (None, row.text("set")) and row.quality in (OK, FAILED):
             together[tuple(row.text(key) for key in OF_JOB)].append(row)
     for rows in together.values():
         try:
@@ -335,10 +329,9 @@ def main() -> None:
     parser.add_argument("grids", nargs="*", type=Path, metavar="GRID")
     parser.add_argument("--set", help="only this set")
     parser.add_argument("--stack", help="simulate all rows as this stack; default: each as its own")
-    parser.add_argument("--least", type=int, default=LEAST_PLANS, help="plans of a job that ran")
+    parser.add_argument("--least", type=int, default=4, help="plans of a job that ran")
     parser.add_argument("--scatter", type=float, default=0.0, help="standard deviation of ln(seconds) from run to run")
     parser.add_argument("--slow-first", type=float, default=1.0, help="factor on the first run of a loop")
-    parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
     parser.add_argument("--beside", action="store_true", help="what one run tells of all other plans, no loops")
     given = parser.parse_args()
     begun = time.process_time()

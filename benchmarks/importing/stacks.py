@@ -45,7 +45,12 @@ def _page(row: Row, model: Model) -> str:
 def _facts(row: Row, name: str) -> dict[str, object]:
     """What a row says of its stack, in place of the page of `name`."""
     facts: dict[str, object] = {}
-    if name == "megatron-deepspeed" and _accumulates_in_fp32(row):
+    # Megatron-LM sets --accumulate-allreduce-grads-in-fp32 wherever it trains in bf16 (arguments.py); BLOOM's launch script has
+    # "ZERO_STAGE=0 # important: bf16 must use z0" (bigscience, tr11-176B-ml.slurm), as BF16_Optimizer does what ZeRO 1 would;
+    # and the one run of its trials without ZeRO held 20 bytes a weight (chronicles-prequel.md#L670), 2 + 2 + 4 + 12. Under
+    # ZeRO 1 bf16 ran with 16-bit gradients before.
+    without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
+    if name == "megatron-deepspeed" and (without_zero or re.search(SAID.fp32_accumulation, row.text("notes").lower())):
         facts |= FP32_GRADIENTS
     if row.text("zero") in SAID.optimizer:
         facts["sharding"] = SAID.optimizer[row.text("zero")]
@@ -99,18 +104,6 @@ def differences(row: Row, model: Model) -> list[str]:
     return lines
 
 
-def _accumulates_in_fp32(row: Row) -> bool:
-    """Whether a run with DeepSpeed has fp32 gradients: as its notes say, or in bf16 without ZeRO.
-
-    Megatron-LM sets --accumulate-allreduce-grads-in-fp32 wherever it trains in bf16 (arguments.py); BLOOM's launch script has
-    "ZERO_STAGE=0 # important: bf16 must use z0" (bigscience, tr11-176B-ml.slurm), as BF16_Optimizer does what ZeRO 1 would; and
-    the one run of its trials without ZeRO held 20 bytes a weight (chronicles-prequel.md#L670), 2 + 2 + 4 + 12. Under ZeRO 1
-    bf16 ran with 16-bit gradients before.
-    """
-    without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
-    return without_zero or re.search(SAID.fp32_accumulation, row.text("notes").lower()) is not None
-
-
 def stack_name(row: Row, model: Model) -> str:
     """The name of the stack of a row's framework; empty for one without a page. Raises NotSimulated where none is stated.
 
@@ -146,14 +139,11 @@ def _is_newer(model: Model) -> bool:
     return model.gated or model.position == "rotary" or model.experts is not None
 
 
-def overlaps(row: Row) -> bool:
-    """Whether gradients and parameters travel beside compute; sharded parameters always do."""
-    return sharded(row) or _is_of(row, (*SAID.reducing, *SAID.overlapping))
-
-
-def overlaps_tp(row: Row) -> bool:
-    """Whether tensor-parallel messages travel beside compute."""
-    return _is_of(row, SAID.overlapping) or SAID.async_tp in row.text("notes").lower()
+def overlaps(row: Row) -> dict[str, bool]:
+    """What runs of a row's framework send beside compute: messages of tp, gradients, parameters (if sharded, always)."""
+    beside_tp = _is_of(row, SAID.overlapping) or SAID.async_tp in row.text("notes").lower()
+    beside = sharded(row) or _is_of(row, (*SAID.reducing, *SAID.overlapping))
+    return {"overlap_tp": beside_tp, "overlap_grad": beside, "overlap_param": beside}
 
 
 def _is_of(row: Row, frameworks: Sequence[str]) -> bool:

@@ -122,7 +122,5 @@ def _shared() -> dict[str, dict[str, str]]:
 
 def _annotations() -> dict[str, dict[str, str]]:
     """The cells of ANNOTATIONS by id."""
-    lines = read_csv(ANNOTATIONS)
-    _, columns = next(lines)
-    cells = [cells_by_column(ANNOTATIONS, number, columns, values) for number, values in lines]
-    return {row["id"]: {column: value for column, value in row.items() if value} for row in cells}
+    with ANNOTATIONS.open(encoding="utf-8", newline="") as file:
+        return {cells["id"]: {column: text for column, text in cells.items() if text} for cells in csv.DictReader(file)}
