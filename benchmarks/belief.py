@@ -82,7 +82,7 @@ def share_of_fits(told: Sequence[Told]) -> float:
 
 def sets_of(runs: Iterable[Run]) -> float:
     """Sets of runs, each as n / (n + FEW) of one."""
-    return sum(worths([run.row.text("set") for run in runs], FEW).tolist())
+    return sum(map(float, worths([run.row.text("set") for run in runs], FEW)))
 
 
 def misnamed(rows: Sequence[Row]) -> float:

@@ -7,9 +7,10 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.measuring import ROOT, Figure, Rows, median_s
 from sim_core import Ints
@@ -79,13 +80,13 @@ def rates_in_c(
     ends_s = lanes.free_s[:pp].copy()
     rates = []
     for function, width in ((library.one, 1), (library.eight, LANES)):
-        times = [lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s]
+        times: list[npt.NDArray[Any]] = [lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s]
         if width < LANES:  # copies of all lanes would lie in no cache lines of their own
             times = [np.ascontiguousarray(rows[:, :width]) for rows in times]
         repeat = BLOCKS // (blocks * width) + 1
-        arrays = [ctypes.c_void_p(array.ctypes.data) for array in (sequence.event, sequence.turn, *times)]
-        arrays[2:2] = [ctypes.c_int64(turns), ctypes.c_int64(rule)]
-        call = partial(function, ctypes.c_int64(repeat), ctypes.c_int64(pp), *arrays)
+        event, turn, *of_times = (ctypes.c_void_p(array.ctypes.data) for array in (sequence.event, sequence.turn, *times))
+        given = (repeat, pp, event, turn, turns, rule, *of_times)
+        call = partial(function, *(each if isinstance(each, ctypes.c_void_p) else ctypes.c_int64(each) for each in given))
         seconds = median_s(call, time.process_time)
         if not np.array_equal(times[-1][:pp], ends_s[:, :width]):
             raise SystemExit("recurrence.c: ends that are not those of the engine")

@@ -96,7 +96,7 @@ Table = TypeVar("Table", Residuals, Pairs)
 
 def chosen(table: Table, rows: Bools) -> Table:
     """Some of the rows."""
-    return table._make(column[rows] for column in table)
+    return type(table)._make(column[rows] for column in table)
 
 
 def pairs_of(runs: Residuals) -> Pairs:

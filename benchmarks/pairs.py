@@ -108,9 +108,10 @@ def _rows(table: Path) -> list[dict[str, Any]]:
     options = csv.ConvertOptions(column_types=kinds, include_columns=[*kinds])
     with table.open("rb") as file:
         try:
-            return csv.read_csv(file, convert_options=options).to_pylist()
+            rows: list[dict[str, Any]] = csv.read_csv(file, convert_options=options).to_pylist()
         except (KeyError, pa.ArrowInvalid) as error:
             raise SpecError(f"{table}: {error.args[0]}") from None
+    return rows
 
 
 def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str, str], float]:

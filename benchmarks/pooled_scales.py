@@ -12,7 +12,7 @@ likely. The first table has what presets take; the second the errors of each dev
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -55,7 +55,7 @@ class Cells(NamedTuple):
 
     def chosen(self, rows: Bools) -> "Cells":
         """Some of the rows."""
-        return Cells(*(column[rows] for column in self[:-1]), self.row_deviation)
+        return Cells._make([*(column[rows] for column in self[:-1]), self.row_deviation])
 
 
 class Pooled(NamedTuple):
@@ -73,14 +73,14 @@ def chip_of(device: str) -> str:
 def pool(cells: Cells, by: Deviations, devices: Sequence[str]) -> Pooled:
     """The factors of devices that some cells tell, or their chip's."""
 
-    def covariance(left: Sequence[str], right: Sequence[str]) -> Floats:
+    def covariance(left: Iterable[str], right: Iterable[str]) -> Floats:
         chips = [[chip_of(a) == chip_of(b) in CHIPS.values() for b in right] for a in left]
-        return by.chip**2 * np.array(chips, float) + by.device**2 * np.equal.outer(np.array(left), np.array(right))
+        return by.chip**2 * np.array(chips, float) + by.device**2 * np.array([[a == b for b in right] for a in left], float)
 
     noise = by.set**2 + cells.row_deviation**2 / cells.runs
-    prior = covariance(cells.device, cells.device) * np.outer(cells.slope, cells.slope)
-    towards = covariance(devices, cells.device) * cells.slope
-    at, weight = [devices.index(device) for device in cells.device.tolist()], np.ones(len(noise))
+    of = cells.device.tolist()
+    prior, towards = covariance(of, of) * np.outer(cells.slope, cells.slope), covariance(devices, of) * cells.slope
+    at, weight = [devices.index(device) for device in of], np.ones(len(noise))
     for _ in range(50):
         gain = towards @ np.linalg.inv(prior + np.diag(noise / weight))
         mean = gain @ cells.error
