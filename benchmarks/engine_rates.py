@@ -85,7 +85,7 @@ def rates_in_c(
             times = [np.ascontiguousarray(rows[:, :width]) for rows in times]
         repeat = BLOCKS // (blocks * width) + 1
         event, turn, *of_times = (ctypes.c_void_p(array.ctypes.data) for array in (sequence.event, sequence.turn, *times))
-        given = (repeat, pp, event, turn, turns, rule, *of_times)
+        given: list[Any] = [repeat, pp, event, turn, turns, rule, *of_times]
         call = partial(function, *(each if isinstance(each, ctypes.c_void_p) else ctypes.c_int64(each) for each in given))
         seconds = median_s(call, time.process_time)
         if not np.array_equal(times[-1][:pp], ends_s[:, :width]):
