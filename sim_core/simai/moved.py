@@ -134,7 +134,7 @@ class _Moved:
             if self.plan.fidelity != SIMAI or (counts % pp).any():
                 raise SpecError(f"pp {pp}: the stages hold different layers; one file cannot describe unequal stages")
             units = np.repeat(alike, counts // pp)  # fidelity simai counts the mean stage
-        return units.tolist()
+        return list(map(int, units))
 
     def _factor(self, rule: int) -> float:
         """Factor of a once-per-step quantity. Fidelity simai counts one end of the model, wherever the stage stands."""

@@ -108,10 +108,15 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
         arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
     gradients, shares = _gradients(replace(recorded, arrays=arrays), of_model, modelled, told)
     step = StepPieces(*(np.concatenate(both) for both in zip(arrays.step, step_pieces(rows + gradients), strict=True)))
-    known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
-    arrays = arrays._replace(step=step, shares=shares)
-    recorded = replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True)
-    return recorded, tuple(told)
+    whole = replace(
+        recorded,
+        arrays=arrays._replace(step=step, shares=shares),
+        names=names,
+        gradients_known=(recorded.gradients_known[0] or not arrays.layered_gradients, True),
+        ends_known=True,
+        replicated_known=True,
+    )
+    return whole, tuple(told)
 
 
 def _gradients(recorded: Workload, of_model: Workload, modelled: Modelled, told: list[str]) -> tuple[list[StepRow], Shares]:
