@@ -10,7 +10,6 @@ stands for it where its own is not known, and counts as one set.
 """
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from benchmarks.error_bars import BORROWED, FEW, evidence_of, fit, highest, record, residuals
+from benchmarks.error_bars import BORROWED, FEW, evidence_of, fit, highest, record, residuals, weights_of, worths
 from sim_core import SimError, read_stack, stack_names
 from sweep.frameworks.megatron import PAGE as DEFAULT
 from sweep.frameworks.stacks import WITHOUT_PAGE_AS, nearest_stack, page_of
@@ -62,44 +61,28 @@ def told_of(run: Run) -> Told:
     )
 
 
-def framework_of(run: Run) -> str:
-    """The page of a run's own framework; "framework as page" of one that has none."""
-    name = run.row.stack().name
-    return name if WITHOUT_PAGE_AS in name else name.partition(" (")[0]
-
-
-def error_of(told: Iterable[Told], sd: float, mean: float = 0.0) -> Error:
+def error_of(told: Iterable[Told], sd: float) -> Error:
     """Mean and standard deviation of ln(read / simulated memory): sets as n / (n + FEW) of one, and BORROWED of one that
-    differs by `sd` around `mean`."""
-    by_set: dict[str, list[float]] = defaultdict(list)
-    for each in told:
-        if each.error is not None:
-            by_set[each.set].append(each.error)
-    weights = np.array([len(of_set) / (len(of_set) + FEW) for of_set in by_set.values()])
-    means = np.array([np.mean(of_set) for of_set in by_set.values()])
-    middle = float((weights @ means + BORROWED * mean) / (weights.sum() + BORROWED)) if len(means) else mean
-    squares = np.array([np.mean((np.array(of_set) - middle) ** 2) for of_set in by_set.values()])
-    variance = (weights @ squares + BORROWED * sd**2) / (weights.sum() + BORROWED) if len(means) else sd**2
-    return Error(middle, float(variance) ** 0.5)
+    differs by `sd` around 0."""
+    known = [each for each in told if each.error is not None]
+    weights, errors = worths([each.set for each in known], FEW), np.array([each.error for each in known], np.float64)
+    middle = weights @ errors / (weights.sum() + BORROWED)
+    variance = (weights @ (errors - middle) ** 2 + BORROWED * sd**2) / (weights.sum() + BORROWED)
+    return Error(float(middle), float(variance) ** 0.5)
 
 
 def share_of_fits(told: Sequence[Told]) -> float:
     """Part of the plans far below the memory that run: sets that tell failures as n / (n + FEW) of one, with a run more."""
-    by_set: dict[str, list[bool]] = defaultdict(list)
     telling = {each.set for each in told if not each.ran}
-    for each in told:
-        if each.part < EASY and each.set in telling:
-            by_set[each.set].append(each.ran)
-    weights = np.array([len(ran) / (len(ran) + FEW) for ran in by_set.values()])
-    return float(weights @ [(sum(ran) + 1) / (len(ran) + 1) for ran in by_set.values()] / weights.sum())
+    easy = [each for each in told if each.part < EASY and each.set in telling]
+    _, at, runs = np.unique([each.set for each in easy], return_inverse=True, return_counts=True)
+    ran = np.bincount(at, [each.ran for each in easy])
+    return float(np.average((ran + 1) / (runs + 1), weights=runs / (runs + FEW)))
 
 
 def sets_of(runs: Iterable[Run]) -> float:
     """Sets of runs, each as n / (n + FEW) of one."""
-    counts: dict[str, int] = defaultdict(int)
-    for run in runs:
-        counts[run.row.text("set")] += 1
-    return sum(count / (count + FEW) for count in counts.values())
+    return sum(map(float, worths([run.row.text("set") for run in runs], FEW)))
 
 
 def misnamed(rows: Sequence[Row]) -> float:
@@ -118,39 +101,35 @@ def stand_in(row: Row) -> str:
 
 def as_unknown(rows: Sequence[Row]) -> list[Run]:
     """Runs by the page that stands for their framework, which is their set; none of Megatron-LM, which stands for others."""
-    by_page: dict[str | None, list[Row]] = defaultdict(list)
+    others, pages = [], []
     for row in rows:
-        if not row.text("stack") or row.text("reason"):
-            continue
-        name = row.stack().name
+        name = row.stack().name if row.text("stack") and not row.text("reason") else DEFAULT
         if not page_of(name).of_megatron:
             framework, without_page, _ = name.partition(WITHOUT_PAGE_AS)
-            by_page[None if without_page else stand_in(row)].append(Row(row.where, {**row.values, "set": framework}))
-    changes = {page: UNCHANGED._replace(base=None if page is None else read_stack(page)) for page in by_page}
-    return [run for page, of_page in by_page.items() for run in run_rows(of_page, changes[page])]
+            others.append(Row(row.where, {**row.values, "set": framework}))
+            pages.append(None if without_page else stand_in(row))
+    return run_by(others, pages)
 
 
-def grouped(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by their set."""
-    by_set: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_set[row.text("set")].append(row)
-    return by_set
+def run_by(rows: Sequence[Row], pages: Sequence[str | None]) -> list[Run]:
+    """Each row by a page in place of its own, or by its own (None)."""
+    found: dict[int, Run] = {}
+    for page in dict.fromkeys(pages):
+        change = UNCHANGED._replace(base=read_stack(page) if page else None)
+        at = [k for k, other in enumerate(pages) if other == page]
+        found |= zip(at, run_rows([rows[k] for k in at], change), strict=True)
+    return [found[k] for k in range(len(rows))]
 
 
 def besides(rows: Sequence[Row], page: str, default: Sequence[Run]) -> tuple[Error, Error]:
     """Of ln(step) and ln(memory) by a page over those by DEFAULT's: mean and standard deviation, all sets alike."""
     runs = run_rows(rows, UNCHANGED._replace(base=read_stack(page)))
-    by_set: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for one, other in zip(runs, default, strict=True):
-        if not one.reason and not other.reason and other.step_s:
-            ratio = math.log(one.step_s / other.step_s), math.log(one.device_bytes / other.device_bytes)
-            by_set[one.row.text("set")].append(ratio)
-    weights = np.concatenate([np.full(len(of), 1 / len(of)) for of in by_set.values()])
-    values = np.concatenate([np.array(of) for of in by_set.values()])
-    mean = np.average(values, axis=0, weights=weights)
-    sd = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
-    return Error(float(mean[0]), float(sd[0])), Error(float(mean[1]), float(sd[1]))
+    both = [(one, at) for one, at in zip(runs, default, strict=True) if not one.reason and not at.reason and at.step_s]
+    weights = weights_of([one.row.text("set") for one, _ in both])
+    values = np.log([[one.step_s / at.step_s, one.device_bytes / at.device_bytes] for one, at in both])
+    mean = weights @ values
+    of_step, of_memory = map(Error, mean.tolist(), np.sqrt(weights @ (values - mean) ** 2).tolist())
+    return of_step, of_memory
 
 
 def memory_errors(told: Mapping[str, Sequence[Told]]) -> tuple[dict[str, Error], Error]:
@@ -164,23 +143,23 @@ def learn(rows: Sequence[Row], runs: Sequence[Run], unknown: Sequence[Run]) -> B
     """What some rows say of all pages; `runs` of them by their own pages, and those of `as_unknown`."""
     runs = [run for run in runs if not run.reason and run.row.quality in (OK, FAILED)]
     by_page: dict[str, list[Run]] = defaultdict(list)
-    for run in runs:
-        by_page[framework_of(run)].append(run)
+    for run in runs:  # "framework as page" of one that has none
+        name = run.row.stack().name
+        by_page[name if WITHOUT_PAGE_AS in name else name.partition(" (")[0]].append(run)
     told: dict[str, list[Told]] = defaultdict(list)
     for page, of_page in by_page.items():
         told[group_of(page)] += [told_of(run) for run in of_page] if WITHOUT_PAGE_AS not in page else []
     errors, usual = memory_errors(told)
-    some = [
-        row
-        for of_set in grouped(row for row in rows if row.quality in (OK, FAILED)).values()
-        for row in of_set[:: len(of_set) // MOST + 1]
-    ]
+    by_set: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.quality in (OK, FAILED):
+            by_set[row.text("set")].append(row)
+    some = [row for of_set in by_set.values() for row in of_set[:: len(of_set) // MOST + 1]]
     default = run_rows(some, UNCHANGED._replace(base=read_stack(DEFAULT)))
     pages = {}
     for page in stack_names():
-        time, memory = besides(some, page, default)
-        of_page = [run for run in by_page[page] if run.scored]
-        pages[page] = Page(sets_of(of_page), errors.get(group_of(page), usual), time, memory)
+        sets = sets_of(run for run in by_page[page] if run.scored)
+        pages[page] = Page(sets, errors.get(group_of(page), usual), *besides(some, page, default))
     others = [run for page, of_page in by_page.items() if WITHOUT_PAGE_AS in page for run in of_page if run.scored]
     every = [each for of in told.values() for each in of]
     return Belief(
@@ -201,12 +180,5 @@ def record_all(rows: Sequence[Row], runs: Sequence[Run]) -> None:
     record(highest_mfu.RECORDED, highest(runs))
 
 
-def main() -> int:
-    """Learn all anew."""
-    rows = published_rows()
-    record_all(rows, run_rows(rows))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    record_all(published := published_rows(), run_rows(published))

@@ -1,10 +1,10 @@
 """`sweep calibrate stack` replayed: a framework as if nobody had read its host times, calibrated by a few runs.
 
-    python benchmarks/calibrate_stack.py MEASURED.csv [--chosen 0 3 5 10] [--random 5] [--draws 5] [--full]
+    python benchmarks/calibrate_stack.py MEASURED.csv [--chosen 0 3 5 10] [--random 5] [--draws 5]
 
 MEASURED.csv has the columns of the validation tables. Chosen runs are those that `calibrate stack --plan` asks for, of the
 smallest model on one and two nodes; random ones are drawn from the same model and nodes. The page is that of the rows'
-framework with the host times and rings of GENERIC in place of its own. `--full` prints what each calibration told.
+framework with the host times and rings of GENERIC in place of its own.
 """
 
 import argparse
@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from sim_core import Floats, SimError, Stack, read_stack
-from sweep.calibration.report import run_name, stack_lines
+from sim_core import SimError, Stack, Values, read_stack
+from sweep.calibration.report import run_name
 from sweep.calibration.stack_launch import runs_at_hand, smallest_model
 from sweep.calibration.steps import fit_stack
 from sweep.runs.simulation import Run, StepsByStack, seconds_by_stack
@@ -39,7 +39,6 @@ def main() -> int:
     parser.add_argument("--chosen", type=int, nargs="*", default=[0, 3, 5, 10])
     parser.add_argument("--random", type=int, nargs="*", default=[5])
     parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     try:
         rows = [row for row in read_table(options.measured) if row.quality == "ok"]
@@ -55,31 +54,27 @@ def main() -> int:
     print("| runs | MAPE rest | median | smallest model | others | regret (worst) |\n|---|--:|--:|--:|--:|--:|", flush=True)
     for count in options.chosen:
         picked = runs_at_hand(rows, None, count, NODES)[0] if count else []
-        print(_scored(f"{count} chosen", picked, page, runs, steps, options.full), flush=True)
+        print(_scored(f"{count} chosen", picked, page, runs, steps), flush=True)
     for count in options.random:
         for draw in range(options.draws):
             places = np.random.default_rng(draw).choice(len(near), count, replace=False)
             picked = [near[place] for place in places.tolist()]
-            print(_scored(f"{count} at random", picked, page, runs, steps, options.full), flush=True)
+            print(_scored(f"{count} at random", picked, page, runs, steps), flush=True)
     return 0
 
 
-def _scored(what: str, picked: Sequence[Row], page: Stack, runs: Sequence[Run], steps: StepsByStack, full: bool) -> str:
+def _scored(what: str, picked: Sequence[Row], page: Stack, runs: Sequence[Run], steps: StepsByStack) -> str:
     """Errors of the runs that took no part."""
-    facts = {}
+    facts: Values = {}
     if picked:
         try:
-            fit = fit_stack(picked, page, None, what, leave_out=full)
+            facts = fit_stack(picked, page, None, what, leave_out=False).facts
         except SimError as error:
             return f"| {what} | {error} |"
-        facts = fit.facts
-        if full:
-            print("\n".join(stack_lines(fit)))
-        elif what.endswith("chosen"):
+        if what.endswith("chosen"):
             print("  " + "\n  ".join(map(run_name, picked)))
-    seconds: Floats = steps.seconds(facts)
-    taken = {row.where for row in picked}
-    rest = [run._replace(step_s=float(s)) for run, s in zip(runs, seconds, strict=True) if run.row.where not in taken]
+    taken, timed = {row.where for row in picked}, zip(runs, steps.seconds(facts).tolist(), strict=True)
+    rest = [run._replace(step_s=seconds) for run, seconds in timed if run.row.where not in taken]
     scored = figures_of("", "", rest)
     errors = np.array([abs(run.error) for run in rest])
     smallest = smallest_model([run.row for run in rest])

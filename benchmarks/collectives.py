@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from sim_core import Hardware, SpecError, collective_seconds, read_hardware
+from sim_core import Floats, Hardware, SpecError, collective_seconds, read_hardware
 
 DATA: Final = Path(__file__).parent / "data"
 TABLES: Final = DATA / "collective_tables.csv"
@@ -37,7 +37,7 @@ TRAY: Final = 4
 
 
 class Measured(NamedTuple):
-    """One published table: rows of nccl-tests of one operation, and where it ran."""
+    """One published table: rows of nccl-tests of one operation, where it ran, and the predicted seconds of each size."""
 
     name: str
     source: str
@@ -50,60 +50,47 @@ class Measured(NamedTuple):
     quality: str
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
+    predicted: Floats = np.zeros(0)
 
     @property
     def held(self) -> bool:
         """Whether the bars apply: a stated fabric of the kinds above, and figures that are not known to be bad."""
         return self.quality == "ok" and self.fabric.startswith(BARS) and self.hw.startswith(HELD)
 
-
-class Compared(NamedTuple):
-    """A table with the predicted seconds of each size."""
-
-    table: Measured
-    predicted: tuple[float, ...]
-
     @property
-    def ratios(self) -> list[float]:
+    def ratios(self) -> Floats:
         """Predicted over measured."""
-        return [predicted / measured for predicted, measured in zip(self.predicted, self.table.seconds, strict=True)]
+        return self.predicted / self.seconds
 
     @property
-    def by_decade(self) -> dict[int, list[float]]:
+    def by_decade(self) -> dict[int, Floats]:
         """Ratios by the power of ten of their sizes."""
-        ratios: dict[int, list[float]] = defaultdict(list)
-        for size, ratio in zip(self.table.sizes, self.ratios, strict=True):
-            ratios[int(math.log10(size))].append(ratio)
-        return dict(sorted(ratios.items()))
+        decades = np.log10(self.sizes).astype(int)
+        return {decade: self.ratios[decades == decade] for decade in np.unique(decades).tolist()}
 
 
 def published() -> list[Measured]:
     """The tables that ship with the product."""
-    rows: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    seconds: dict[str, dict[int, float]] = defaultdict(dict)
     with SECONDS.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            rows[row["table"]].append((int(row["bytes"]), float(row["us"]) * 1e-6))
+            seconds[row["table"]][int(row["bytes"])] = float(row["us"]) * 1e-6
+    found = []
     with TABLES.open(encoding="utf-8", newline="") as file:
-        return [
-            Measured(
-                name=row["table"],
-                nodes=int(row["nodes"]),
-                ranks=int(row["ranks"]),
-                node_gbps=float(row["node_gbps"]) if row["node_gbps"] else None,
-                sizes=tuple(size for size, _ in rows[row["table"]]),
-                seconds=tuple(seconds for _, seconds in rows[row["table"]]),
-                **{key: row[key] for key in ("source", "hw", "operation", "fabric", "quality")},
-            )
-            for row in csv.DictReader(file)
-        ]
+        for row in csv.DictReader(file):
+            stated: dict[str, Any] = {key: row[key] for key in ("source", "hw", "operation", "fabric", "quality")}
+            stated |= {"nodes": int(row["nodes"]), "ranks": int(row["ranks"])}
+            sizes, of_sizes = zip(*seconds[row["table"]].items(), strict=True)
+            gbps = float(row["node_gbps"]) if row["node_gbps"] else None
+            found.append(Measured(row["table"], node_gbps=gbps, sizes=sizes, seconds=of_sizes, **stated))
+    return found
 
 
 def hardware_of(table: Measured) -> tuple[Hardware, int]:
     """The preset with the stated network, and the number of nodes; a rack of 72 GPUs counts as one node."""
     fabric = FABRICS.get(table.fabric)
     hardware = read_hardware(f"{table.hw}+{fabric}" if fabric else table.hw)
-    gpus = int(hardware.value("gpus_per_node"))
-    rack = gpus > 8
+    rack = (gpus := int(hardware.value("gpus_per_node"))) > 8
     nodes = math.ceil(table.ranks / gpus) if rack and table.fabric != "RoCE, apart" else table.nodes
     values: dict[str, object] = {}
     if table.node_gbps is not None:
@@ -114,14 +101,14 @@ def hardware_of(table: Measured) -> tuple[Hardware, int]:
     return hardware.with_values(values), nodes
 
 
-def compare(tables: Iterable[Measured]) -> list[Compared]:
+def compare(tables: Iterable[Measured]) -> list[Measured]:
     """Predict each table. Tables of operations that the model does not have are passed over."""
     compared = []
     for table in tables:
         hardware, nodes = hardware_of(table)
         with suppress(SpecError):
             predicted = collective_seconds(table.operation, table.sizes, table.ranks, nodes, hardware)
-            compared.append(Compared(table, tuple(map(float, predicted))))
+            compared.append(table._replace(predicted=np.array(predicted, np.float64)))
     return compared
 
 
@@ -133,40 +120,37 @@ class Summary(NamedTuple):
     beyond_two: dict[str, int]  # table -> sizes
 
 
-def summary(compared: Sequence[Compared]) -> Summary:
+def summary(compared: Sequence[Measured]) -> Summary:
     """The errors of large and of small messages."""
-    errors: dict[str, list[float]] = {"large": [], "small": []}
-    beyond: dict[str, int] = {}
-    for each in compared:
-        for size, ratio in zip(each.table.sizes, each.ratios, strict=True) if each.table.held else ():
-            errors["large" if size >= LARGE else "small"].append(abs(ratio - 1) * 100)
-            if not 0.5 <= ratio <= 2:
-                beyond[each.table.name] = beyond.get(each.table.name, 0) + 1
-    median = {name: float(np.median(values)) for name, values in errors.items()}
-    return Summary({name: len(values) for name, values in errors.items()}, median, beyond)
+    held = [each for each in compared if each.held]
+    large, ratios = np.concatenate([each.sizes for each in held]) >= LARGE, np.concatenate([each.ratios for each in held])
+    errors = {name: np.abs(ratios[rows] - 1) * 100 for name, rows in (("large", large), ("small", ~large))}
+    beyond = {each.name: int(((each.ratios < 0.5) | (each.ratios > 2)).sum()) for each in held}
+    return Summary(
+        {name: len(each) for name, each in errors.items()}, {name: float(np.median(each)) for name, each in errors.items()},
+        {name: sizes for name, sizes in beyond.items() if sizes},
+    )  # fmt: skip
 
 
-def as_json(compared: Sequence[Compared]) -> str:
+def as_json(compared: Sequence[Measured]) -> str:
     """An object for each table and decade of sizes."""
     rows = []
     for each in compared:
-        table = {"table": each.table.name} | {key: getattr(each.table, key) for key in STATED}
+        table = {"table": each.name} | {key: getattr(each, key) for key in STATED}
         for decade, ratios in each.by_decade.items():
-            bias = (float(np.mean(ratios)) - 1) * 100
-            error = float(np.median(np.abs(np.array(ratios) - 1))) * 100
-            sizes = {"bytes_from": 10**decade, "sizes": len(ratios), "bias": round(bias, 2), "median_error": round(error, 2)}
-            rows.append(table | sizes)
+            bias, error = round((ratios.mean() - 1) * 100, 2), round(float(np.median(np.abs(ratios - 1))) * 100, 2)
+            rows.append(table | {"bytes_from": 10**decade, "sizes": len(ratios), "bias": bias, "median_error": error})
     return json.dumps(rows, indent=1)
 
 
-def as_markdown(compared: Sequence[Compared]) -> str:
+def as_markdown(compared: Sequence[Measured]) -> str:
     """Predicted over measured seconds by operation, nodes and decade of bytes; a line for each table."""
     decades = sorted({decade for each in compared for decade in each.by_decade})
     sizes = [f"{10 ** (decade % 3)} {('B', 'kB', 'MB', 'GB')[decade // 3]}" for decade in decades]
     heading = f"| table | hardware | fabric | operation | nodes x GPUs | {' | '.join(sizes)} |"
     lines = [heading, "|---|---|---|---|---|" + "--:|" * len(decades)]
-    for each in sorted(compared, key=lambda one: (not one.table.held, one.table.operation, one.table.nodes, one.table.name)):
-        table, by_decade = each.table, each.by_decade
+    for table in sorted(compared, key=lambda one: (not one.held, one.operation, one.nodes, one.name)):
+        by_decade = table.by_decade
         cells = [f"{float(np.median(by_decade[decade])):.2f}" if decade in by_decade else "" for decade in decades]
         fabric = table.fabric if table.quality == "ok" else f"{table.fabric} ({table.quality})"
         where = f"{table.nodes} x {table.ranks // table.nodes}"

@@ -8,13 +8,8 @@ from benchmarks.measuring import EXAMPLE, ROOT, SPACES, Figure, Rows, median_spe
 MAIN_JOB: Final = ROOT / "examples" / "llama3_70b_h100.yaml"
 SEARCHED: Final = ("gpt175b_network", "gpt175b_gpus", "gpt175b_100m")
 LARGE: Final = (
-    "axes.tp=[4]",
-    "axes.pp=[1,2]",
-    "axes.vpp=[1]",
-    "axes.ga=[1,2]",
-    "where=[]",
-    "axes.micro_batch={range: [1, 100000]}",
-)
+    "axes.tp=[4]", "axes.pp=[1,2]", "axes.vpp=[1]", "axes.ga=[1,2]", "where=[]", "axes.micro_batch={range: [1, 100000]}",
+)  # fmt: skip
 """The example with more than 10^7 plans, to take samples of."""
 
 

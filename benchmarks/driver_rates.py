@@ -1,25 +1,13 @@
-"""The driver of a sweep: Ray beside local processes, its memory, how fast it takes in what workers send."""
+"""The driver of a sweep: Ray beside local processes, and its memory."""
 
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections import deque
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
 from benchmarks.measuring import EXAMPLE, ROOT, Figure, Rows
-from sweep.evaluation.evaluation import evaluate
-from sweep.evaluation.preparation import prepare
-from sweep.evaluation.slices import MAX_ROWS, SliceQueue, SliceTask
-from sweep.executors.choice import Kind, opened
-from sweep.results.folder import folder_at
-from sweep.results.slice_file import Slice, encoded
-from sweep.spec.spec import load_spec
 
 DRIVER: Final = """
 import tempfile, time
@@ -90,28 +78,3 @@ def ray_rows() -> Rows:
         yield Figure(f"  --executor ray, written by the {writer}", median[writer], "s", "<= +10 %", f"{over:+.1%}")
     start_s = statistics.median(run.start_s for run in taken["driver"] + taken["worker"])
     yield Figure("  Ray's start-up, not in that", start_s, "s")
-
-
-class Instant(SliceTask):
-    """A task whose slices cost nothing to simulate: what is left is the way to the driver, and the driver's work."""
-
-    def encode(self, part: Slice) -> pa.Buffer:
-        """The same encoded slice of 65,536 rows for all."""
-        return pa.py_buffer(self.provenance)
-
-
-def intake_rows() -> Rows:
-    """Rows a second that one driver can take in and write, with workers that need no time."""
-    rows = 400 * MAX_ROWS
-    sweep = prepare(load_spec(EXAMPLE), EXAMPLE.parent).sweep
-    data = encoded(evaluate(sweep, np.arange(60_000, 60_000 + MAX_ROWS)), b"{}", Slice(60_000, 60_000 + MAX_ROWS))
-    for writer in ("driver", "worker"):
-        with tempfile.TemporaryDirectory() as out, opened(Kind.ray, 2, 120.0, writer, folder_at(out)) as executor:
-            task = Instant(sweep=sweep, directory=out, provenance=data.to_pybytes())
-            queue = SliceQueue(gaps=deque([Slice(0, rows)]), workers=executor.workers, rows_per_s=1e9)
-            begun, begun_cpu = time.perf_counter(), time.process_time()
-            slices = sum(1 for _ in executor.run(task, queue))
-            seconds, cpu_s = time.perf_counter() - begun, time.process_time() - begun_cpu
-        told = f"{slices} slices"
-        yield Figure(f"driver's intake, rows written by the {writer}", rows / seconds / 1e6, "M rows/s", "", told)
-        yield Figure(f"  of it, written by the {writer}", rows / cpu_s / 1e6, "M rows/CPU-s of the driver", "hundreds of cores")

@@ -72,29 +72,23 @@ def compiled_recurrence(folder: Path) -> ctypes.CDLL | None:
     return ctypes.CDLL(str(library))
 
 
-def pointer(array: npt.NDArray[np.generic]) -> Any:
-    """An array as C takes it."""
-    return array.ctypes.data_as(ctypes.c_void_p)
-
-
 def rates_in_c(
     library: ctypes.CDLL, lanes: Lanes, sequence: Sequence, numbers: tuple[int, int, int], blocks: int
 ) -> tuple[float, float]:
     """Block events a second of the recurrence in C: of one plan, of LANES at once. Its ends are the engine's, or it raises."""
     turns, rule, pp = numbers
+    ends_s = lanes.free_s[:pp].copy()
     rates = []
     for function, width in ((library.one, 1), (library.eight, LANES)):
-        duration_s, cost_s, slot_s, free_s = (
-            np.ascontiguousarray(rows[:, :width]) for rows in (lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s)
-        )
-        if width == LANES:  # copies lie in no cache lines of their own
-            duration_s, cost_s, slot_s = lanes.duration_s, lanes.cost_s, lanes.slot_s
+        times: list[npt.NDArray[Any]] = [lanes.duration_s, lanes.cost_s, lanes.slot_s, lanes.free_s]
+        if width < LANES:  # copies of all lanes would lie in no cache lines of their own
+            times = [np.ascontiguousarray(rows[:, :width]) for rows in times]
         repeat = BLOCKS // (blocks * width) + 1
-        given = [pointer(sequence.event), pointer(sequence.turn), ctypes.c_int64(turns), ctypes.c_int64(rule)]
-        given += map(pointer, (duration_s, cost_s, slot_s, free_s))
-        call = partial(function, ctypes.c_int64(repeat), ctypes.c_int64(pp), *given)
+        event, turn, *of_times = (ctypes.c_void_p(array.ctypes.data) for array in (sequence.event, sequence.turn, *times))
+        given: list[Any] = [repeat, pp, event, turn, turns, rule, *of_times]
+        call = partial(function, *(each if isinstance(each, ctypes.c_void_p) else ctypes.c_int64(each) for each in given))
         seconds = median_s(call, time.process_time)
-        if not np.array_equal(free_s[:pp], lanes.free_s[:pp, :width]):
+        if not np.array_equal(times[-1][:pp], ends_s[:, :width]):
             raise SystemExit("recurrence.c: ends that are not those of the engine")
         rates.append(blocks * width * repeat / seconds)
     return rates[0], rates[1]

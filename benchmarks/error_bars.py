@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,6 @@ from sweep.validation.figures import OF_JOB
 
 FREEDOM: Final = 3.0
 """Degrees of freedom of the t distribution of differences: a few pairs are far off."""
-OF_RUN: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "all_gpus")
-"""Sizes of a run's plan."""
 TRAITS: Final = {
     EXPERTS: ("models with experts", 0.4),
     UNSTATED: ("with experts, and neither release nor switches of the framework are stated", 0.2),
@@ -62,10 +60,9 @@ LEAST: Final = 0.005
 SIZES: Final = np.geomspace(0.05, 20.0, 121)
 """Sizes of errors (`Differences`) that are tried; between the best and its neighbours as many again."""
 
-OF_PLAN: Final = OF_RUN[:-1]
+OF_PLAN: Final = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
 WORDS: Final = ("stack", "checkpointing")
-"""What tells two plans of a job apart."""
-ALL: Final = "all"
+"""What tells two plans of a job apart: sizes, and words."""
 LEAST_HELD, MOST_HELD = 85.0, 95.0
 """Percent of the runs of sets that were left out which intervals at LEVEL must contain."""
 MARGIN: Final = 1.0
@@ -83,10 +80,6 @@ class Residuals(NamedTuple):
     choices: npt.NDArray[np.str_]  # [n, m]: its words
     traits: Floats  # [n, len(TRAITS)], in their order
 
-    def chosen(self, rows: Bools) -> "Residuals":
-        """Some of the rows."""
-        return Residuals._make(column[rows] for column in self)
-
 
 class Pairs(NamedTuple):
     """Two plans of one job: by how much the simulated ratio is off, and how far apart the plans are."""
@@ -97,9 +90,13 @@ class Pairs(NamedTuple):
     set: npt.NDArray[np.str_]
     experts: Bools
 
-    def chosen(self, rows: Bools) -> "Pairs":
-        """Some of the pairs."""
-        return Pairs._make(column[rows] for column in self)
+
+Table = TypeVar("Table", Residuals, Pairs)
+
+
+def chosen(table: Table, rows: Bools) -> Table:
+    """Some of the rows."""
+    return type(table)._make(column[rows] for column in table)
 
 
 def pairs_of(runs: Residuals) -> Pairs:
@@ -112,9 +109,8 @@ def pairs_of(runs: Residuals) -> Pairs:
         size, words = runs.sizes[rows], runs.choices[rows]
         steps, other = np.abs(size[:, None] - size[None]), (words[:, None] != words[None]).sum(2)
         doublings, squared = steps.sum(2) + other, (steps**2).sum(2) + other
-        _, plan = np.unique(doublings == 0, axis=0, return_inverse=True)
-        first = [np.flatnonzero(plan == number)[0] for number in range(plan.max() + 1)]
-        mean = np.array([runs.error[rows][plan == number].mean() for number in range(plan.max() + 1)])
+        _, first, plan = np.unique(doublings == 0, axis=0, return_index=True, return_inverse=True)
+        mean = np.bincount(plan, runs.error[rows]) / np.bincount(plan)
         for left, right in zip(*np.triu_indices(len(mean), 1), strict=True):
             at = first[left], first[right]
             pairs.append((mean[left] - mean[right], doublings[at], squared[at], runs.set[rows[0]], runs.experts[rows[0]]))
@@ -140,7 +136,7 @@ def coverage(runs: Residuals) -> dict[str, float]:
     inside = np.zeros(len(runs.error), np.bool_)
     for name in np.unique(runs.set):
         out = runs.set == name
-        widths = fit_widths(runs.chosen(~out))
+        widths = fit_widths(chosen(runs, ~out))
         inside[out] = np.abs(runs.error[out] - widths.middle) <= widths.half(runs.traits[out])
     of_class = {kind: runs.experts == experts for experts, kind in CLASSES}
     by_class = {kind: float(inside[rows].mean() * 100) for kind, rows in of_class.items() if rows.any()}
@@ -170,17 +166,17 @@ def fit_widths(runs: Residuals) -> Widths:
     names = np.unique(runs.set)
     for name in names:
         out = runs.set == name
-        others = runs.chosen(~out) if len(names) > 1 else runs
+        others = chosen(runs, ~out) if len(names) > 1 else runs
         middle, base, by_trait = _scale(others)
         scores[out] = np.abs(runs.error[out] - middle) / (base * np.exp(runs.traits[out] @ by_trait))
-    needed = float(weighted(scores, _by_set(runs.set), np.array([LEVEL]))[0])
+    needed = float(weighted(scores, weights_of(runs.set, FEW), np.array([LEVEL]))[0])
     middle, base, by_trait = _scale(runs)
     return Widths(middle, base * needed, by_trait)
 
 
 def _scale(runs: Residuals) -> tuple[float, float, Floats]:
     """The middle of the errors, the usual size of those without traits, and ln of the factor of each trait."""
-    weights = _by_set(runs.set)
+    weights = weights_of(runs.set, FEW)
     middle = float(weighted(runs.error, weights, np.array([0.5]))[0])
     size = np.log(np.abs(runs.error - middle) + LEAST)
     design = np.column_stack([np.ones(len(size)), runs.traits])
@@ -191,11 +187,18 @@ def _scale(runs: Residuals) -> tuple[float, float, Floats]:
     return middle, float(np.exp(base)), np.maximum(np.array(by_trait), 0.0)
 
 
-def _by_set(sets: npt.NDArray[np.str_]) -> Floats:
-    """Weights by which a set of n runs counts as n / (n + FEW) sets, [n]; their sum is 1."""
-    _, at, counts = np.unique(sets, return_inverse=True, return_counts=True)
-    weights = 1 / (counts[at] + FEW)
-    return np.asarray(weights / weights.sum(), np.float64)
+def worths(sets: npt.NDArray[np.str_] | Sequence[str], few: float = 0.0, rows: Bools | slice = slice(None)) -> Floats:
+    """What each of some rows is worth, in sets: a set of n of them counts as n / (n + few) sets, [n]."""
+    names, found = np.asarray(sets, np.str_), np.zeros(len(sets))
+    _, at, counts = np.unique(names[rows], return_inverse=True, return_counts=True)
+    found[rows] = 1 / (counts[at] + few)
+    return found
+
+
+def weights_of(sets: npt.NDArray[np.str_] | Sequence[str], few: float = 0.0, rows: Bools | slice = slice(None)) -> Floats:
+    """The same as weights, whose sum is 1; of no rows it is 0."""
+    found = worths(sets, few, rows)
+    return found / (found.sum() or 1.0)
 
 
 def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
@@ -203,12 +206,12 @@ def fit_moves(errors: Mapping[str, Sequence[float]]) -> Moved:
     jobs = list(errors)
     error = np.concatenate([np.array(errors[job]) for job in jobs])
     of_job = np.repeat(jobs, [len(errors[job]) for job in jobs])
-    alike = _equal(of_job)
+    alike = weights_of(of_job)
     low, middle, high = map(float, weighted(error, alike, LEVELS))
     left_out = np.zeros(len(error), np.bool_)
     for job in jobs if len(jobs) > 1 else ():
         out = of_job == job
-        least, _, most = weighted(error[~out], _equal(of_job[~out]), LEVELS)
+        least, _, most = weighted(error[~out], weights_of(of_job[~out]), LEVELS)
         left_out[out] = (error[out] >= least) & (error[out] <= most)
     return Moved(
         low=low, middle=middle, high=high, mean=float(np.abs(error) @ alike), worst=float(np.abs(error).max()),
@@ -228,48 +231,19 @@ def _percent(sets: npt.NDArray[np.str_], inside: Bools) -> dict[str, float]:
 def spreads(runs: Residuals) -> dict[str, Spread]:
     """The spread of each class, of plans without other traits."""
     widths, found = fit_widths(runs), {}
-    at = [*TRAITS].index(EXPERTS)
+    trait, at = [*TRAITS].index(EXPERTS), np.unique(runs.set, return_inverse=True)[1]
     for experts, kind in CLASSES:
         of_class = runs.experts == experts
-        between, within = _variances(runs, _weights(runs, experts))
-        middle, half = widths.middle, widths.base * float(np.exp(widths.by_trait[at] * experts))
+        worth = worths(runs.set, FEW, of_class).sum()
+        weights = (BORROWED * weights_of(runs.set) + worth * weights_of(runs.set, rows=of_class)) / (BORROWED + worth)
+        mean = (np.bincount(at, weights * runs.error) / np.bincount(at, weights))[at]  # of its set, at each run
+        middle, half = widths.middle, widths.base * float(np.exp(widths.by_trait[trait] * experts))
+        between, within = (float(weights @ off**2) ** 0.5 for off in (mean - weights @ mean, runs.error - mean))
         found[kind] = Spread(
-            low=middle - half, middle=middle, high=middle + half, between=between**0.5, within=within**0.5,
+            low=middle - half, middle=middle, high=middle + half, between=between, within=within,
             runs=int(of_class.sum()), sets=len(np.unique(runs.set[of_class])),
         )  # fmt: skip
     return found
-
-
-def _weights(runs: Residuals, experts: bool) -> Floats:
-    """Weights of all runs in the distribution of a class, [n]; their sum is 1."""
-    everything = _equal(runs.set)
-    of_class = runs.experts == experts
-    if not of_class.any():
-        return everything
-    _, counts = np.unique(runs.set[of_class], return_counts=True)
-    worth = float((counts / (counts + FEW)).sum())
-    return (BORROWED * everything + worth * _equal(runs.set, of_class)) / (BORROWED + worth)
-
-
-def _equal(sets: npt.NDArray[np.str_], rows: Bools | None = None) -> Floats:
-    """Weights by which each set with some of the rows (default: all) counts the same, [n]."""
-    weights = np.zeros(len(sets))
-    rows = np.ones(len(sets), np.bool_) if rows is None else rows
-    names, at, counts = np.unique(sets[rows], return_inverse=True, return_counts=True)
-    weights[rows] = 1 / counts[at] / len(names)
-    return weights
-
-
-def _variances(runs: Residuals, weights: Floats) -> tuple[float, float]:
-    """Variance of the means of sets, and the mean variance inside sets, by weights of the runs."""
-    mean = np.zeros(len(runs.set))  # of its set, at each run
-    for name in np.unique(runs.set):
-        rows = np.flatnonzero((runs.set == name) & (weights > 0))
-        if len(rows):
-            mean[runs.set == name] = float(np.average(runs.error[rows], weights=weights[rows]))
-    middle = float(np.average(mean, weights=weights))
-    between = float(np.average((mean - middle) ** 2, weights=weights))
-    return between, float(np.average((runs.error - mean) ** 2, weights=weights))
 
 
 def weighted(values: Floats, weights: Floats, levels: Floats) -> Floats:
@@ -310,16 +284,15 @@ def _unit(pairs: Pairs, factor: float) -> Floats:
 
 def _fit(pairs: Pairs, factor: float, rows: Bools) -> float:
     """The size of the errors of dense models that is most likely by some pairs; 1 without any."""
-    chosen = pairs.chosen(rows)
-    if not len(chosen.error):
+    some = chosen(pairs, rows)
+    if not len(some.error):
         return 1.0
-    _, at, counts = np.unique(chosen.set, return_inverse=True, return_counts=True)
-    weights, unit = 1 / counts[at], _unit(chosen, factor)
+    weights, unit = weights_of(some.set), _unit(some, factor)
 
     def likelihood(size: float) -> float:
         variance = size**2 * unit
-        tail = (FREEDOM + 1) / 2 * np.log1p(chosen.error**2 / (FREEDOM * variance))
-        return float((weights * (-0.5 * np.log(variance) - tail)).sum())
+        tail = (FREEDOM + 1) / 2 * np.log1p(some.error**2 / (FREEDOM * variance))
+        return float(weights @ (-0.5 * np.log(variance) - tail))
 
     best = float(max(SIZES, key=likelihood))
     step = SIZES[1] / SIZES[0]
@@ -355,18 +328,14 @@ def evidence_of(runs: Sequence[Run]) -> Evidence:
 
 def out_of_bounds(evidence: Evidence) -> list[str]:
     """A line for each class whose intervals hold too few or too many runs of sets left out, and did so less when recorded."""
-    before, lines = recorded().coverage, []
-    for name in (ALL, *KINDS):
-        percent = evidence.coverage.get(name, LEVEL * 100)
-        if _beyond(percent) > _beyond(before.get(name, LEVEL * 100)) + MARGIN:
-            bars = f"{LEVEL:.0%} intervals hold {percent:.1f} % of the runs of sets left out ({KINDS.get(name, name)})"
+    lines = []
+    for name in ("all", *KINDS):
+        held = np.array([each.get(name, LEVEL * 100) for each in (evidence.coverage, recorded().coverage)])
+        now, before = np.abs(held - held.clip(LEAST_HELD, MOST_HELD))
+        if now > before + MARGIN:
+            bars = f"{LEVEL:.0%} intervals hold {held[0]:.1f} % of the runs of sets left out ({KINDS.get(name, name)})"
             lines.append(f"error bars: {bars}, expected {LEAST_HELD:g} to {MOST_HELD:g}")
     return lines
-
-
-def _beyond(percent: float) -> float:
-    """By how much a share is outside the bounds."""
-    return max(LEAST_HELD - percent, percent - MOST_HELD, 0.0)
 
 
 def bars_table(evidence: Evidence) -> str:
@@ -387,24 +356,17 @@ def bars_table(evidence: Evidence) -> str:
     lines += [f"| {doc} | {evidence.widening[trait]:.2f} |" for trait, (doc, _) in TRAITS.items()]
     lines += ["", "Left out, one set after the other:", "", "| set | runs held, % | pairs of plans held, % |", "|---|--:|--:|"]
     by_set = {name: percent for name, percent in evidence.coverage.items() if name not in KINDS}
-    for name, percent in sorted(by_set.items(), key=lambda item: (item[0] == ALL, item[0])):
+    for name, percent in sorted(by_set.items(), key=lambda item: (item[0] == "all", item[0])):
         pairs = evidence.pair_coverage.get(name)
-        shown = f"**{name}**" if name == ALL else name
+        shown = f"**{name}**" if name == "all" else name
         lines.append(f"| {shown} | {percent:.0f} | {'-' if pairs is None else f'{pairs:.0f}'} |")
     return "\n".join(lines)
 
 
 def record(path: Path, plain: Mapping[str, Any]) -> None:
     """Write numbers down, to four digits, as what results are judged by."""
-    path.write_text(json.dumps(_rounded(plain), indent=1) + "\n", encoding="utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_rounded(inner) for inner in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    rounded = json.loads(json.dumps(plain), parse_float=lambda text: float(f"{float(text):.4g}"))
+    path.write_text(json.dumps(rounded, indent=1) + "\n", encoding="utf-8")
 
 
 def highest(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
@@ -413,8 +375,5 @@ def highest(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     for run in runs:
         if run.scored:
             kinds[run.kind].append((run.ideal_s / run.measured_s, run.row.text("model_name")))
-    found = {}
-    for kind in sorted(kinds):
-        mfu, model = max(kinds[kind])
-        found[kind] = {"mfu": mfu, "runs": len(kinds[kind]), "model": model}
-    return found
+    highest = {kind: max(of_kind) for kind, of_kind in sorted(kinds.items())}
+    return {kind: {"mfu": mfu, "runs": len(kinds[kind]), "model": model} for kind, (mfu, model) in highest.items()}

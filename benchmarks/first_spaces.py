@@ -48,10 +48,8 @@ def divisors(number: int, most: int | None = None) -> list[int]:
 
 def wider(spec: dict[str, Any], layers: int, gpus: int, device: Hardware, has_experts: bool) -> dict[str, Any]:
     """A space that holds that of `init`, and all that it leaves out."""
-    axes = dict(spec["axes"])
-    axes["pp, vpp, layer_split"] = placements(axes, layers, gpus)
-    for key in ("pp", "vpp", "layer_split"):
-        axes.pop(key, None)
+    axes = {key: values for key, values in spec["axes"].items() if key not in ("pp", "vpp", "layer_split")}
+    axes["pp, vpp, layer_split"] = placements(spec["axes"], layers, gpus)
     axes["cp"] = [n for n in (1, 2, 4, 8) if gpus % n == 0]
     axes["tp"] = sorted({*axes.get("tp", [1]), *axes["cp"]})
     axes["micro_batch"] = divisors(spec["fixed"]["global_batch"], 8)
@@ -97,7 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--limit", type=float, default=1.0, help="percent")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--set", action="append", default=[], metavar="AXIS=VALUE")
     given = parser.parse_args()
     values = dict(each.split("=", 1) for each in given.set)
@@ -112,16 +110,14 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             at = Path(folder)
-            source: object = model
+            numbers = yaml.safe_load(sweep("model", model, "--yaml"))["model"]
             if layers:
-                numbers = yaml.safe_load(sweep("model", model, "--yaml"))["model"]
-                source = at / "model.yaml"
-                source.write_text(yaml.safe_dump({"model": numbers | {"layers": int(layers)}}))
-            more: list[object] = ["--sequence", sequence] if sequence else []
-            sweep("init", source, "--hardware", device, "--gpus", gpus, "-o", at / "init.yaml", *more)
+                numbers["layers"] = int(layers)
+                (at / "model.yaml").write_text(yaml.safe_dump({"model": numbers}))
+            words = (at / "model.yaml" if layers else model, *(("--sequence", sequence) if sequence else ()))
+            sweep("init", *words, "--hardware", device, "--gpus", gpus, "-o", at / "init.yaml")
             spec = yaml.safe_load((at / "init.yaml").read_text())
-            count = int(layers or json.loads(sweep("model", model, "--json"))["layers"])
-            wide_spec = wider(spec, count, int(gpus), read_hardware(device), "ep" in spec["axes"])
+            wide_spec = wider(spec, numbers["layers"], int(gpus), read_hardware(device), "ep" in spec["axes"])
             own, wide = best(spec, values, at / "own"), best(wide_spec, values, at / "wide")
         behind = own["step_time_s"] / wide["step_time_s"] - 1
         keys = {*spec["axes"], *spec["fixed"], "overlap_shared_experts"}

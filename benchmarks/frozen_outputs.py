@@ -4,7 +4,8 @@
 
 `same_numbers.py` sees simulated spaces; this sees what is read, exported, validated, proposed, explained and refused. FOLDER
 holds files of users: logs, launch files, traces, texts, tables of measured runs. `--checkout` runs the sources of another
-checkout. Paths, seconds of the clock and hashes of sources are replaced by words. A section is a folder of texts.
+checkout. Paths, seconds of the clock and hashes of sources are replaced by words. A section is a folder of texts, each named
+by its command.
 """
 
 import argparse
@@ -14,33 +15,31 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
 
 HERE = Path(__file__).parent.parent
-PLANS = 200
-"""Plans that are exported of each example and format."""
+PLANS = 20
+"""Plans that are exported of each example and format, about."""
 CLOCK = re.compile(
     r"\b\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?= on |, \d|$)|in \d[\d.,]* (?:ms|s|min)\b|\d+ (?:seconds?|minutes?) ago"
-    r"|Compiling the engine.*\n|About [\d,]+ plans/s.*"
+    r"|Compiling the engine.*\n|About [\d,]+ plans/s.*|\d+:\d\d:\d\d ago|\"(?:age|written)_s\": [\d.]+"
 )
-HASH = re.compile(r"\b[0-9a-f]{12,64}\b|(?<=-)[0-9a-f]{8}\b")
+HASH = re.compile(r"(?<!\.)\b[0-9a-f]{12,64}\b|(?<=-)[0-9a-f]{8}\b")
 DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
 VERSION = re.compile(r"\b0\.[12]\.0\b")
-Case = tuple[str, Sequence[str]]
-"""The name of a text and the arguments of the command that prints it."""
+OUT = "-o /dev/stdout"
 
 CHILD = r"""
-import json, os, sys
-cases, out = json.load(open(sys.argv[1])), sys.argv[2]
+import os, shlex, sys
 from sweep.cli import run
-for name, words in cases:
+lines = open(sys.argv[1]).read().splitlines()
+for name, words in zip(lines[::2], map(shlex.split, lines[1::2])):
     sys.argv = ["sweep", *words]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    said = os.open(os.path.join(out, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    kept = os.dup(1), os.dup(2)
-    os.dup2(said, 1), os.dup2(said, 2)
+    with open(name, "ab") as said:
+        os.dup2(said.fileno(), 1), os.dup2(said.fileno(), 2)
     code = 0
     try:
         run()
@@ -48,76 +47,71 @@ for name, words in cases:
         code = end.code
     except BaseException as error:
         print(f"TRACEBACK {type(error).__name__}: {error}")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.write(said, f"\nexit {code}\n".encode())
-    os.dup2(kept[0], 1), os.dup2(kept[1], 2)
-    os.close(said)
+    sys.stdout.flush(), sys.stderr.flush(), os.write(1, f"\nexit {code}\n".encode())
 """
-"""One process runs the cases of a section: a start of Python a command would take minutes."""
+"""One process runs the commands of a section: a start of Python a command would take minutes."""
 
 
-def name_of(path: Path, root: Path) -> str:
-    """A file's name that is safe in a folder of texts."""
-    return re.sub(r"[^\w.-]", "_", str(path.relative_to(root)))
+class Places(NamedTuple):
+    """Folders: files of users, sources, what is made on the way."""
+
+    shared: Path
+    checkout: Path
+    scratch: Path
+
+    def python(self, *words: object) -> str:
+        """What Python prints with the sources of the checkout."""
+        environment, command = os.environ | {"PYTHONPATH": str(self.checkout)}, [sys.executable, *map(str, words)]
+        return subprocess.run(command, cwd=self.checkout, env=environment, stdout=subprocess.PIPE, text=True).stdout
+
+    def plain(self, text: str) -> str:
+        """A text without what differs from run to run."""
+        for name in ("scratch", "checkout", "shared"):
+            text = text.replace(str(getattr(self, name)), name.upper())
+        for pattern, word in ((DATE, "DATE"), (CLOCK, "CLOCK"), (HASH, "HASH"), (VERSION, "VERSION")):
+            text = pattern.sub(word, text)
+        return text
 
 
-def files(root: Path, *folders: str) -> Iterator[Path]:
-    """All files of some folders that a reader could take, in order."""
-    for folder in folders:
-        yield from sorted(path for path in (root / folder).rglob("*") if path.is_file() and path.stat().st_size < 2**23)
+def files(root: Path, *folders: str) -> list[str]:
+    """All files of some folders that a reader could take, in order, as words of a command."""
+    paths = (path for folder in folders for path in sorted((root / folder).rglob("*")))
+    return [quote(str(path)) for path in paths if path.is_file() and path.stat().st_size < 2**23]
 
 
-def python(checkout: Path, *words: object) -> str:
-    """What Python prints with the sources of a checkout."""
-    environment, command = os.environ | {"PYTHONPATH": str(checkout)}, [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=checkout, env=environment, check=False, stdout=subprocess.PIPE, text=True).stdout
-
-
-def specimens(checkout: Path, scratch: Path) -> Path:
+def specimens(at: Places) -> list[str]:
     """The made-up files of the tests, written where commands can read them."""
-    folder = scratch / "specimens"
-    folder.mkdir(exist_ok=True)
-    texts = python(
-        checkout, "-c", "import json; from tests.sweep.inputs.specimens import FILES; print(json.dumps(dict(FILES)))"
-    )
-    for name, text in json.loads(texts).items():
-        (folder / re.sub(r"[^\w.-]", "_", name)).write_text(text)
-    return folder
+    (at.scratch / "specimens").mkdir(exist_ok=True)
+    code = "import json; from tests.sweep.inputs.specimens import FILES; print(json.dumps(dict(FILES)))"
+    for name, text in json.loads(at.python("-c", code)).items():
+        (at.scratch / "specimens" / re.sub(r"[^\w.-]", "_", name)).write_text(text)
+    return files(at.scratch, "specimens")
 
 
-USERS = ("wild/logs", "wild/launch", "wild/cpu", "megatron/args", "repro", "seeds")
+USERS = ("wild/logs", "wild/launch", "wild/cpu", "megatron/args", "repro", "seeds", "wild/kineto")
+WORKLOADS = "examples/workloads"
 
 
-def inspected(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def inspected(at: Places) -> Iterator[str]:
     """Everything that `inspect` reads, as JSON and as text."""
-    for path in files(shared, *USERS, "wild/kineto"):
-        yield name_of(path, shared), ("inspect", str(path), "--json")
-    for path in files(shared, "wild/logs", "repro", "seeds"):
-        yield name_of(path, shared) + ".text", ("inspect", str(path))
-    for path in sorted(specimens(checkout, scratch).iterdir()):
-        yield f"specimen_{path.name}", ("inspect", str(path), "--json")
-        yield f"specimen_{path.name}.text", ("inspect", str(path))
-    for path in files(checkout, "examples/workloads", "tests/hostile"):
-        yield name_of(path, checkout), ("inspect", str(path), "--json")
-    logs = [str(path) for path in files(shared, "wild/logs")]
-    for number, log in enumerate(logs):
-        yield f"rows_{number}", ("inspect", log, "--rows", "/dev/stdout", "--hardware", "H100-SXM")
+    made = specimens(at)
+    for path in (*files(at.shared, *USERS), *made, *files(at.checkout, WORKLOADS, "tests/hostile")):
+        yield f"inspect {path} --json"
+    for path in (*files(at.shared, "wild/logs", "repro", "seeds"), *made):
+        yield f"inspect {path}"
+    for log in files(at.shared, "wild/logs"):
+        yield f"inspect {log} --rows /dev/stdout --hardware H100-SXM"
 
 
-def started(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def started(at: Places) -> Iterator[str]:
     """The specs that `init` writes."""
-    out = ("-o", "/dev/stdout")
-    for path in files(shared, "wild/logs", "wild/launch", "megatron/args", "seeds"):
-        yield name_of(path, shared), ("init", str(path), *out)
-    for path in sorted(specimens(checkout, scratch).iterdir()):
-        yield f"specimen_{path.name}", ("init", str(path), *out)
-    models = sorted((checkout / "sim_core" / "models" / "presets").glob("*.yaml"))
-    for path in models:
-        yield f"model_{path.stem}", ("init", path.stem, "--gpus", "256", *out)
-        yield f"numbers_{path.stem}", ("model", path.stem)
+    for path in (*files(at.shared, "wild/logs", "wild/launch", "megatron/args", "seeds"), *specimens(at)):
+        yield f"init {path} {OUT}"
+    for preset in sorted((at.checkout / "sim_core" / "models" / "presets").glob("*.yaml")):
+        yield f"init {preset.stem} --gpus 256 {OUT}"
+        yield f"model {preset.stem}"
     for hardware in ("B200-SXM", "MI300X", "A100-80G-SXM", "GB200"):
-        yield f"device_{hardware}", ("init", "llama3-70b", "--hardware", hardware, "--gpus", "512", *out)
+        yield f"init llama3-70b --hardware {hardware} --gpus 512 {OUT}"
 
 
 EXPORTED = (
@@ -126,107 +120,90 @@ EXPORTED = (
 )  # fmt: skip
 
 
-def exported(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def exported(at: Places) -> Iterator[str]:
     """Plans spread over each example's space, in each format."""
     for stem in EXPORTED:
-        spec = f"{checkout}/examples/{stem}.yaml"
-        found = re.search(r"([\d,]+) plans", python(checkout, "-m", "sweep", "run", spec, "--dry-run"))
+        spec = at.checkout / "examples" / f"{stem}.yaml"
+        found = re.search(r"([\d,]+) plans", at.python("-m", "sweep", "run", spec, "--dry-run"))
         plans = int(found[1].replace(",", "")) if found else 100
-        step = max(plans // (PLANS // 10), 1)
+        step = max(plans // PLANS, 1)
         for number in range(step // 2, plans, step):
             for form in ("megatron", "torchtitan", "simai", "json"):
-                yield f"{stem}_{number}_{form}", ("export", spec, "--plan", str(number), "--format", form)
+                yield f"export {quote(str(spec))} --plan {number} --format {form}"
 
 
-def validated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def validated(at: Places) -> Iterator[str]:
     """Measured runs: those that ship, and the tables given."""
-    yield "published.json", ("validate", "--rows", "--format", "json")
-    yield "published.md", ("validate",)
+    yield from ("validate --rows --format json", "validate")
     for name in ("measured", "new_rows", "fresh_rows"):
-        table = shared / "validation" / f"{name}.csv"
-        converter = checkout / "benchmarks" / "import_runs.py"
-        if converter.exists():  # earlier checkouts read such tables themselves
-            python(checkout, converter, table, "-o", scratch / f"{name}.csv")
-            table = scratch / f"{name}.csv"
-        yield f"{name}.json", ("validate", str(table), "--rows", "--format", "json")
+        table = at.scratch / f"{name}.csv"
+        at.python(at.checkout / "benchmarks" / "import_runs.py", at.shared / "validation" / table.name, "-o", table)
+        yield f"validate {table} --rows --format json"
 
 
 SWEPT = ("llama3_70b_h100", "gpt2_ddp", "mixtral_8x7b_h100", "gpt7b", "gpt_trace", "llama3_8b_long_context")
 
 
-def swept(checkout: Path, scratch: Path) -> Iterator[tuple[str, Path]]:
+def swept(at: Places) -> Iterator[Path]:
     """Results of examples, run once."""
     for stem in SWEPT:
-        out = scratch / "results" / stem
+        out = at.scratch / "results" / stem
         if not out.exists():
-            python(checkout, "-m", "sweep", "run", f"{checkout}/examples/{stem}.yaml", "--out", out, "--quiet")
-        yield stem, out
+            at.python("-m", "sweep", "run", at.checkout / "examples" / f"{stem}.yaml", "--out", out, "--quiet")
+        yield out
 
 
-def answered(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def answered(at: Places) -> Iterator[str]:
     """Questions about results: ranking, explanation, what-ifs, comparison, page."""
     earlier: Path | None = None
-    for stem, out in swept(checkout, scratch):
-        for form in ((), ("--json",)):
-            tail = "".join(form)
-            for command in ("rank", "show", "explain", "status"):
-                yield f"{command}_{stem}{tail}", (command, str(out), *form)
-            yield f"rank_stable_{stem}{tail}", ("rank", str(out), "--stable", "--top", "5", *form)
-            yield f"rank_pareto_{stem}{tail}", ("rank", str(out), "--pareto", *form)
-            for change in ("device_memory=160 GB", "all_gpus=2x", "global_batch=2x", "nic_bandwidth=2x", "hardware=B200-SXM"):
-                yield f"whatif_{stem}_{re.sub(r'[^a-z0-9]', '_', change)}{tail}", ("whatif", str(out), "--set", change, *form)
-            if earlier is not None:
-                yield f"compare_{stem}{tail}", ("compare", str(earlier), str(out), *form)
-        yield f"page_{stem}.html", ("report", str(out), "-o", "/dev/stdout")
-        yield f"timeline_{stem}", ("timeline", str(out), "--plan", "best", "-o", "/dev/stdout")
+    for out in swept(at):
+        asked = [f"{command} {out}" for command in ("rank", "show", "explain", "status")]
+        asked += [f"rank {out} --stable --top 5", f"rank {out} --pareto"]
+        for change in ("device_memory=160 GB", "all_gpus=2x", "global_batch=2x", "nic_bandwidth=2x", "hardware=B200-SXM"):
+            asked.append(f"whatif {out} --set '{change}'")
+        asked += [f"compare {earlier} {out}"] if earlier else []
+        for line in asked:
+            yield from (line, f"{line} --json")
+        yield from (f"report {out} {OUT}", f"timeline {out} --plan best {OUT}")
         earlier = out
 
 
-def simulated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def simulated(at: Places) -> Iterator[str]:
     """Single plans of workload files, as recorded and moved."""
-    for path in (*files(shared, "seeds", "repro"), *files(checkout, "examples/workloads")):
-        for at, moves in enumerate(((), ("tp=2",), ("pp=2",), ("ep=2",), ("dp=16",), ("micro_batch=2",))):
-            sets = [word for move in moves for word in ("--set", move)]
-            yield f"{path.name}_{at}", ("simulate", str(path), *sets, "--json")
-    for path in (*files(shared, "seeds"), *files(checkout, "examples/workloads")):
-        yield f"replay_{path.name}", ("replay", str(path))
+    for path in (*files(at.shared, "seeds", "repro"), *files(at.checkout, WORKLOADS)):
+        for move in ("", "tp=2", "pp=2", "ep=2", "dp=16", "micro_batch=2"):
+            yield f"simulate {path} {f'--set {move} ' if move else ''}--json"
+    for path in (*files(at.shared, "seeds"), *files(at.checkout, WORKLOADS)):
+        yield f"replay {path}"
 
 
-def tuned(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def tuned(at: Places) -> Iterator[str]:
     """What `tune` asks for as runs come in: each ask is told the simulated step, once slower, once out of memory."""
-    for stem, out in swept(checkout, scratch):
+    for out in swept(at):
         for file in ("a", "b"):
-            runs = scratch / f"tune_{stem}_{file}.csv"
+            runs = at.scratch / f"tune_{out.name}_{file}.csv"
             runs.unlink(missing_ok=True)
-            yield f"{stem}_{file}_0", ("tune", str(out), "--file", str(runs), "--json", "-n", "3")
-            for at, said in enumerate((("--step", "9 s"), ("--failed", "oom"), ("--step", "7 s", "--memory", "60 GiB"))):
-                plan = str(7 + 40 * at)
-                yield f"{stem}_{file}_{at}_add", ("tune", str(out), "--file", str(runs), "--add", f"plan={plan}", *said)
-            yield f"{stem}_{file}_asks", ("tune", str(out), "--file", str(runs), "-n", "2")
+            yield f"tune {out} --file {runs} --json -n 3"
+            for plan, said in ((7, "--step '9 s'"), (47, "--failed oom"), (87, "--step '7 s' --memory '60 GiB'")):
+                yield f"tune {out} --file {runs} --add plan={plan} {said}"
+            yield f"tune {out} --file {runs} -n 2"
 
 
-def calibrated(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def calibrated(at: Places) -> Iterator[str]:
     """Pages that are made from measurements."""
-    logs = [str(path) for path in files(shared, "nccl/logs")]
-    for number in range(0, len(logs), 5):
-        yield f"nccl_{number}", ("calibrate", "nccl", logs[number], "-o", "/dev/stdout", "--hardware", "H100-SXM")
-    for name in ("stack", "runs", "kernels", "nccl"):
-        yield f"help_{name}", ("calibrate", name, "--help")
-    yield "stack_plan", ("calibrate", "stack", "--plan", "--help")
-    for name in ("H100-SXM", "MI300X", "B200-SXM"):
-        yield f"hardware_{name}", ("hardware", name)
-    for stack in ("megatron-core", "nemo", "torchtitan", "nanotron"):
-        yield f"stack_{stack}", ("stack", stack)
+    for log in files(at.shared, "nccl/logs")[::5]:
+        yield f"calibrate nccl {log} {OUT} --hardware H100-SXM"
+    yield from (f"calibrate {name} --help" for name in ("stack", "runs", "kernels", "nccl", "stack --plan"))
+    yield from (f"hardware {name}" for name in ("H100-SXM", "MI300X", "B200-SXM"))
+    yield from (f"stack {name}" for name in ("megatron-core", "nemo", "torchtitan", "nanotron"))
 
 
-def previous(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def previous(at: Places) -> Iterator[str]:
     """Results of an earlier version, as they lie in the tests."""
-    root = checkout / "tests" / "sweep" / "results" / "previous" / "root" / "results"
+    root = at.checkout / "tests" / "sweep" / "results" / "previous" / "root" / "results"
     for out in sorted(path for path in root.iterdir() if path.is_dir()):
-        for command in ("rank", "show", "status", "compare"):
-            words = (command, str(out), str(out)) if command == "compare" else (command, str(out))
-            yield f"{command}_{out.name}", words
-            yield f"{command}_{out.name}.json", (*words, "--json")
+        for line in (f"rank {out}", f"show {out}", f"status {out}", f"compare {out} {out}"):
+            yield from (line, f"{line} --json")
 
 
 MISTAKES = """fixed.tensor_model_parallel_size=2|axes.tp_size=[1]|fixed.nodes=4|fixed.tp=zero|axes.tp=[0]|fixed.zero_stage=1
@@ -239,62 +216,50 @@ WRONG_WORDS = """rnk|rank nowhere|explain|init bert|init qwen3-235b|model lama3|
 rank --by x|run"""
 
 
-def refused(shared: Path, checkout: Path, scratch: Path) -> Iterator[Case]:
+def refused(at: Places) -> Iterator[str]:
     """Mistakes, and the line that answers each."""
-    spec = f"{checkout}/examples/llama3_70b_h100.yaml"
-    for at, mistake in enumerate(re.split(r"[|\n]", MISTAKES)):
-        yield f"set_{at}", ("run", spec, "--dry-run", "--set", mistake)
-    for at, words in enumerate(re.split(r"[|\n]", WRONG_WORDS)):
-        yield f"words_{at}", words.split()
+    spec = quote(str(at.checkout / "examples" / "llama3_70b_h100.yaml"))
+    yield from (f"run {spec} --dry-run --set {quote(mistake)}" for mistake in re.split(r"[|\n]", MISTAKES))
+    yield from re.split(r"[|\n]", WRONG_WORDS)
 
 
-SECTIONS: dict[str, Callable[[Path, Path, Path], Iterator[Case]]] = {
+SECTIONS: dict[str, Callable[[Places], Iterator[str]]] = {
     "inspect": inspected, "init": started, "export": exported, "validate": validated, "answers": answered,
     "simulate": simulated, "tune": tuned, "calibrate": calibrated, "results": previous, "messages": refused,
 }  # fmt: skip
 
 
-def plain(text: str, places: dict[str, str]) -> str:
-    """A text without what differs from run to run."""
-    for place, word in places.items():
-        text = text.replace(place, word)
-    for pattern, word in ((DATE, "DATE"), (CLOCK, "CLOCK"), (HASH, "HASH"), (VERSION, "VERSION")):
-        text = pattern.sub(word, text)
-    return text
-
-
-def record(section: str, shared: Path, checkout: Path, out: Path, scratch: Path) -> int:
-    """Run the cases of a section; returns how many there are."""
-    folder = out / section
+def record(section: str, at: Places, folder: Path) -> int:
+    """Run the commands of a section; returns how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
-    cases = list(SECTIONS[section](shared, checkout, scratch))
-    listed = scratch / f"{section}.json"
-    listed.write_text(json.dumps([(name, list(words)) for name, words in cases]))
-    environment = os.environ | {"PYTHONPATH": str(checkout), "COLUMNS": "160", "NO_COLOR": "1"}
-    child = [sys.executable, "-c", CHILD, str(listed), str(folder)]
-    subprocess.run(child, cwd=scratch, env=environment, check=False, stdin=subprocess.DEVNULL)
-    places = {str(scratch): "SCRATCH", str(checkout): "CHECKOUT", str(shared): "SHARED"}
+    lines = list(SECTIONS[section](at))
+    names = [folder / re.sub(r"[^\w.-]+", "_", at.plain(line))[-200:] for line in lines]
+    listed = at.scratch / f"{section}.txt"
+    listed.write_text("".join(f"{name}\n{line}\n" for name, line in zip(names, lines, strict=True)))
+    environment = os.environ | {"PYTHONPATH": str(at.checkout), "COLUMNS": "160", "NO_COLOR": "1"}
+    child = [sys.executable, "-c", CHILD, str(listed)]
+    subprocess.run(child, cwd=at.scratch, env=environment, check=False, stdin=subprocess.DEVNULL)
     for path in folder.iterdir():
-        path.write_text(plain(path.read_text(errors="replace"), places))
-    return len(cases)
+        path.write_text(at.plain(path.read_text(errors="replace")))
+    return len(lines)
 
 
 def main() -> None:
     """Record the sections that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sections", nargs="*", help=", ".join(SECTIONS))
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("--shared", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkout", type=Path, default=HERE)
     given = parser.parse_args()
-    if unknown := [name for name in given.sections if name not in SECTIONS]:
-        sys.exit(f"{unknown[0]}: is no section; there are {', '.join(SECTIONS)}")
+    if unknown := set(given.sections) - set(SECTIONS):
+        parser.error(f"{', '.join(unknown)}: is no section; there are {', '.join(SECTIONS)}")
     with tempfile.TemporaryDirectory(prefix="frozen-") as scratch:
+        at = Places(*(place.resolve() for place in (given.shared, given.checkout, Path(scratch))))
         for name in given.sections or SECTIONS:
-            done = record(name, *(place.resolve() for place in (given.shared, given.checkout, given.out, Path(scratch))))
-            print(f"{name}: {done} texts", flush=True)
+            print(f"{name}: {record(name, at, given.out.resolve() / name)} texts", flush=True)
 
 
 if __name__ == "__main__":

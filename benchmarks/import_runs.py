@@ -17,21 +17,10 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # a script, run from anywhere
 
-from benchmarks.importing import words_of
+from benchmarks.importing import stacks, words_of
 from benchmarks.importing.devices import hardware_of
 from benchmarks.importing.features import features_of, recipe_of, unknown_features
-from benchmarks.importing.models import check_needs, model_cell, model_of, taken_adapters
-from benchmarks.importing.stacks import (
-    checkpointing_of,
-    differences,
-    dispatcher_of,
-    layer_split,
-    memory_untold,
-    overlaps,
-    overlaps_tp,
-    sharding_of,
-    stack_cell,
-)
+from benchmarks.importing.models import INCONSISTENT, check_needs, model_cell, model_of, taken_adapters
 from benchmarks.importing.table import Row, read_table
 from sim_core import FormatError, SpecError
 from sim_core.models.features import read_features, with_capacity
@@ -51,8 +40,6 @@ from sweep.runs.table import (
 
 SAID = words_of("runs")
 OF_FIRST_STAGE: Final = "first pipeline stage"
-INCONSISTENT: Final = "inconsistent"
-"""A cause of a failure that leaves nothing to ask of the plan."""
 FROM_TOKENS: Final = "derived:tokens/s"
 UNFIT: Final = r"full|block:|\bmoe\b"
 """Recompute with which dispatch and combine run beside nothing."""
@@ -66,12 +53,12 @@ def run_of(row: Row) -> dict[str, Any]:
     if run["quality"] not in QUALITIES:
         run["quality"] = ""
     reasons = list[str]()
-    for part in (_outcome, _sizes, _asked, _hardware, _trained):
+    for part in (_outcome, _sizes, check_needs, lambda of: {"hardware": hardware_of(of)}, _trained):
         try:
             run |= part(row)
         except (NotSimulated, SpecError) as error:
             reasons.append(str(error)[:LONGEST_REASON])
-            if part is _asked:
+            if part is check_needs:
                 break
     return run | {"reason": next(iter(reasons), ""), "assumed": "" if reasons else _assumed(row)}
 
@@ -86,31 +73,20 @@ def _sizes(row: Row) -> dict[str, Any]:
     return run | {"sequence_parallel": row.switch("sp")}
 
 
-def _asked(row: Row) -> dict[str, Any]:
-    if row.other_cause == INCONSISTENT:
-        raise NotSimulated(f"did not finish: {row.other_cause}")
-    check_needs(row)
-    return {}
-
-
-def _hardware(row: Row) -> dict[str, Any]:
-    return {"hardware": hardware_of(row)}
-
-
 def _trained(row: Row) -> dict[str, Any]:
     """Model, stack and plan. Raises NotSimulated for what the simulator does not have."""
     model = with_capacity(model_of(row), recipe_of(row))
-    trained = {"model": model_cell(model), "stack": stack_cell(row, model)}
+    trained = {"model": model_cell(model), "stack": stacks.stack_cell(row, model)}
     if not row.text("mbs") or not (row.text("gbs") or row.text("ga")):
         raise NotSimulated("micro-batch or batch not stated")
     plan = {
-        **_usual(row),
+        **stacks.overlaps(row),
         "precision": _precision(row),
-        "layer_split": layer_split(row),
-        **sharding_of(row),
+        "layer_split": stacks.layer_split(row),
+        **stacks.sharding_of(row),
         **recipe_of(row).plan,
-        "checkpointing": checkpointing_of(row),
-        "dispatcher": dispatcher_of(row),
+        "checkpointing": stacks.checkpointing_of(row),
+        "dispatcher": stacks.dispatcher_of(row),
     }
     unfit = (row.count("pp", 1) > 1 and row.count("vpp", 1) == 1) or re.search(UNFIT, plan["checkpointing"])
     if unfit and "overlap_ep" not in read_features(features_of(row), others=True).plan:
@@ -118,21 +94,11 @@ def _trained(row: Row) -> dict[str, Any]:
     return trained | plan | {"overlap_pp": row.count("vpp", 1) > 1}
 
 
-def _usual(row: Row) -> dict[str, Any]:
-    """What runs of a row's framework overlap."""
-    overlapping = overlaps(row)
-    return {
-        "overlap_tp": overlaps_tp(row),
-        "overlap_grad": overlapping,
-        "overlap_param": overlapping,
-    }
-
-
 def _taken(row: Row) -> Iterator[str]:
     """Where a row with a plan states something else than its name suggests, or lacks what is taken."""
-    yield from differences(row, model_of(row))
+    yield from stacks.differences(row, model_of(row))
     stated = recipe_of(row).plan
-    for name, usual in _usual(row).items():
+    for name, usual in stacks.overlaps(row).items():
         if stated.get(name, usual) != usual:
             said = str(stated[name]).lower()
             yield f"the row says {name} {said}; runs of its framework are usually {str(usual).lower()}: the row's is taken"
@@ -152,20 +118,16 @@ def _outcome(row: Row) -> dict[str, Any]:
     milliseconds = row.number("iter_ms")
     if milliseconds is not None and row.text("iter_kind") == FROM_TOKENS and row.text("seq"):
         milliseconds *= row.sequence / row.count("seq")  # derived with the other length
-    state = "ok"
-    if row.out_of_memory:
-        state = OUT_OF_MEMORY
-    elif row.quality == FAILED:
-        state = "crash" if row.other_cause == INCONSISTENT else REFUSED
+    failed = "crash" if row.other_cause == INCONSISTENT else REFUSED
     told = row.text("mem_kind").lower()
     kind = next((kind for word, kind in SAID.readings.items() if word in told), KINDS[3]) if told or row.text("mem_gib") else ""
     if kind and OF_FIRST_STAGE in told:
         kind += FIRST_STAGE
     return {
-        "state": state,
+        "state": OUT_OF_MEMORY if row.out_of_memory else failed if row.quality == FAILED else "ok",
         "step_time_s": None if milliseconds is None else milliseconds / 1e3,
         "peak_memory_gib": row.text("mem_gib") if row.number("mem_gib") else "",
-        "memory_kind": NOT_MODELLED if memory_untold(row) else kind,
+        "memory_kind": NOT_MODELLED if stacks.memory_untold(row) else kind,
     }
 
 
@@ -174,9 +136,8 @@ def _precision(row: Row) -> str:
     precision = next((name for start, name in SAID.precisions.items() if dtype.startswith(start)), None)
     if precision is None:
         raise NotSimulated(f"precision {row.text('dtype')[:24] or 'not stated'}")
-    recipe = features_of(row).get("fp8_recipe", "").lower()
-    found = (name for start, name in SAID.recipes.items() if "fp8" in precision and recipe.startswith(start))
-    return str(next(found, precision))
+    recipe = features_of(row).get("fp8_recipe", "").lower() if "fp8" in precision else ""
+    return str(next((name for start, name in SAID.recipes.items() if recipe.startswith(start)), precision))
 
 
 def notes_of(rows: list[Row], runs: list[dict[str, Any]]) -> Iterator[str]:
@@ -205,11 +166,10 @@ def main() -> int:
     runs = [run_of(row) for row in rows]
     for line in notes_of(rows, runs):
         print(line, file=sys.stderr)
-    text = runs_text(runs)
     if given.output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(runs_text(runs))
     else:
-        given.output.write_text(text, encoding="utf-8")
+        given.output.write_text(runs_text(runs), encoding="utf-8")
         print(f"{given.output}: {len(runs)} runs, {sum(not run['reason'] for run in runs)} with a plan", file=sys.stderr)
     return 0
 

@@ -29,10 +29,13 @@ PRECISIONS: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block",
 MULTIPROCESSORS: Final = {"A100-80G-SXM": 108}
 """Where tiles run in waves. Interpolation between rates of full waves is a third better on Ampere, and twice as bad on
 Hopper and Blackwell, whose GEMMs keep every multiprocessor busy until the end."""
-HEADS: Final = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96)
-SLOTS: Final = (1, 2, 4, 8)  # key-value heads; one more slot where they are as many as heads
-SEQUENCES: Final = (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 16384)
-BATCHES: Final = (1, 2, 4, 8, 16, 32)
+AS_HEADS: Final = 16
+"""The slot of key-value heads that are as many as heads."""
+ATTENTION: Final[dict[str, tuple[int, ...]]] = {
+    "heads": (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 64, 96), "slot": (1, 2, 4, 8, AS_HEADS),
+    "s": (128, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 10240, 12288, 16384), "b": (1, 2, 4, 8, 16, 32),
+}  # fmt: skip
+"""Nodes of the attention tables."""
 HEAD_DIMS: Final = (64, 128, 192, 256)
 FASTEST_ATTENTION: Final = 0.8  # of the peak; FlashAttention-3 reaches 0.75 on an H100 (arXiv 2407.08608)
 FALLBACK_ATTENTION: Final = 0.2
@@ -41,39 +44,30 @@ SMALLEST: Final = {"gemm": (1024, 1024, 1024), "attention": (4, 1, 1024, 1)}
 """Sizes from which errors are counted."""
 
 Rows = dict[str, npt.NDArray[Any]]
-Steps = npt.NDArray[np.int16]
 
 
-def steps_of(rate_tflops: Floats) -> Steps:
-    """Logarithms as stored; a rate that is not known is NOT_MEASURED."""
-    known = np.isfinite(rate_tflops)
-    steps = np.round(np.log(np.where(known, rate_tflops, 1.0)) * STEPS).astype(np.int16)
-    return np.where(known, steps, np.int16(NOT_MEASURED))
-
-
-def on_grid(rows: Rows, axes: dict[str, tuple[int, ...]], rate: Floats) -> Steps:
-    """Rates as an array over the axes; rows off the grid are left out."""
-    on = np.ones(len(rate), np.bool_)
-    places = []
+def on_grid(rows: Rows, axes: dict[str, tuple[int, ...]], rate_tflops: Floats) -> npt.NDArray[np.int16]:
+    """Logarithms of rates, as stored, over the axes: rows off the grid are left out, what is not known is NOT_MEASURED."""
+    on, places = np.ones(len(rate_tflops), np.bool_), []
     for name, sizes in axes.items():
         nodes = np.array(sizes)
         place = np.clip(np.searchsorted(nodes, rows[name]), 0, len(nodes) - 1)
         on &= nodes[place] == rows[name]
         places.append(place)
     array = np.full([len(sizes) for sizes in axes.values()], np.nan)
-    array[tuple(place[on] for place in places)] = rate[on]
-    return steps_of(array)
+    array[tuple(place[on] for place in places)] = rate_tflops[on]
+    known = np.isfinite(array)
+    return np.where(known, np.round(np.log(np.where(known, array, 1.0)) * STEPS), NOT_MEASURED).astype(np.int16)
 
 
-def gemm_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
+def gemm_tables(raw: Path, device: str) -> Rows:
     """GEMM tables of a device: bf16 the median over frameworks, others the minimum, and the median for experts."""
-    found: dict[str, npt.NDArray[Any]] = {}
+    found: Rows = {}
     for given, dtype in PRECISIONS.items():
         query = "SELECT m, n, k, us_median, us_min FROM read_parquet($raw) WHERE device = $device AND dtype = $dtype"
         rows = duckdb.execute(query, {"raw": str(raw / "gemm.parquet"), "device": device, "dtype": given}).fetchnumpy()
         if not len(rows["m"]):
             continue
-        axes = gemm_axes(raw)
         flops = 2.0 * rows["m"] * rows["n"] * rows["k"]
         if device in MULTIPROCESSORS:
             flops /= wave_efficiency(1.0 * rows["m"], 1.0 * rows["n"], MULTIPROCESSORS[device])
@@ -81,7 +75,7 @@ def gemm_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
             flops[np.minimum(rows["n"], rows["k"]) < 128] = np.nan
         for kind, column in (("gemm", "us_median" if dtype == "bf16" else "us_min"), ("expert_gemm", "us_median")):
             if (kind, dtype) != ("expert_gemm", "bf16"):  # the same table
-                found[f"{kind}:{dtype}"] = on_grid(rows, axes, flops / rows[column].astype(np.float64) / 1e6)
+                found[f"{kind}:{dtype}"] = on_grid(rows, gemm_axes(raw), flops / rows[column].astype(np.float64) / 1e6)
     return found
 
 
@@ -92,13 +86,13 @@ def gemm_axes(raw: Path) -> dict[str, tuple[int, ...]]:
     return {axis: tuple(row[0] for row in duckdb.execute(query.format(axis), path).fetchall()) for axis in ("m", "n", "k")}
 
 
-def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
+def attention_tables(raw: Path, device: str) -> Rows:
     """Attention tables of a device by precision and head size; TFLOP/s of the causal half of the scores.
 
     The median over frameworks in each precision: minima are up to 260 times the peak, so some rows are not what they
     say. Rates that no published kernel reaches are left out, and head sizes that a fallback kernel computed.
     """
-    found: dict[str, npt.NDArray[Any]] = {}
+    found: Rows = {}
     query = """SELECT b, s, heads, kv_heads, us_median FROM read_parquet($raw)
                WHERE device = $device AND dtype = $dtype AND head_dim = $head_dim"""
     peaks = {name: read_hardware(owner_of(device)).value(f"peak_flops_{name}") / 1e12 for name in ("bf16", "fp8")}
@@ -106,18 +100,13 @@ def attention_tables(raw: Path, device: str) -> dict[str, npt.NDArray[Any]]:
         for head_dim in HEAD_DIMS:
             chosen = {"raw": str(raw / "attention_forward.parquet"), "device": device, "dtype": given, "head_dim": head_dim}
             rows = duckdb.execute(query, chosen).fetchnumpy()
-            rows["slot"] = np.where(rows["kv_heads"] == rows["heads"], 2 * SLOTS[-1], rows["kv_heads"])
+            rows["slot"] = np.where(rows["kv_heads"] == rows["heads"], AS_HEADS, rows["kv_heads"])
             flops = 2.0 * rows["b"] * rows["heads"] * rows["s"].astype(np.float64) ** 2 * head_dim
             rate = flops / rows["us_median"].astype(np.float64) / 1e6
             rate = np.where(rate > FASTEST_ATTENTION * peaks["bf16" if dtype == "bf16" else "fp8"], np.nan, rate)
             if len(rate) and np.nanmax(rate) > FALLBACK_ATTENTION * peaks["bf16"]:
-                found[f"attention:{dtype}:{head_dim}"] = on_grid(rows, attention_axes(), rate)
+                found[f"attention:{dtype}:{head_dim}"] = on_grid(rows, ATTENTION, rate)
     return found
-
-
-def attention_axes() -> dict[str, tuple[int, ...]]:
-    """Nodes of the attention tables. The last slot stands for as many key-value heads as heads."""
-    return {"heads": HEADS, "slot": (*SLOTS, 2 * SLOTS[-1]), "s": SEQUENCES, "b": BATCHES}
 
 
 def write(raw: Path) -> None:
@@ -125,8 +114,11 @@ def write(raw: Path) -> None:
     devices = duckdb.execute("SELECT DISTINCT device FROM read_parquet(?) ORDER BY 1", [str(raw / "gemm.parquet")]).fetchall()
     KERNEL_DIR.mkdir(exist_ok=True)
     for (device,) in devices:
-        axes = {f"gemm_{name}": np.array(sizes, np.int32) for name, sizes in gemm_axes(raw).items()}
-        axes |= {f"attention_{name}": np.array(sizes, np.int32) for name, sizes in attention_axes().items()}
+        axes = {
+            f"{kind}_{name}": np.array(sizes, np.int32)
+            for kind, of_kind in (("gemm", gemm_axes(raw)), ("attention", ATTENTION))
+            for name, sizes in of_kind.items()
+        }
         path = KERNEL_DIR / f"{device}.npz"
         tables = gemm_tables(raw, device) | attention_tables(raw, device)
         waves = np.array(MULTIPROCESSORS.get(device, 0))
@@ -154,9 +146,8 @@ def errors(grid: Grid, axis: int, smallest: tuple[int, ...]) -> Floats:
 
 def print_errors() -> None:
     """Median and 90th percentile of the errors in percent, per device, precision and axis."""
-    kinds = {"gemm": ("m", "n", "k"), "attention": ("heads", "", "sequence", "batch")}
-    for kind, axes in kinds.items():
-        named = {axis: name for axis, name in enumerate(axes) if name}
+    kinds = {"gemm": {0: "m", 1: "n", 2: "k"}, "attention": {0: "heads", 2: "sequence", 3: "batch"}}
+    for kind, named in kinds.items():
         print(f"| {kind} on | precision | {' | '.join(named.values())} |\n|---|---|{'--:|' * len(named)}")
         for device in measured_devices():
             tables = read_tables(device)
@@ -175,7 +166,7 @@ def sample(raw: Path) -> None:
     gemm = """SELECT device, dtype, m, n, k, us_median, us_min FROM read_parquet($raw)
         WHERE m % 2 = 0 AND least(m, n, k) >= 1024 AND m < 32768 AND greatest(n, k) < 51200 AND m <> 384"""
     attention = f"""SELECT device, dtype, b, s, heads, kv_heads, head_dim, us_median FROM read_parquet($raw)
-        WHERE s BETWEEN 1024 AND 12288 AND b <= 16 AND heads IN {HEADS[2:-1]} AND head_dim IN (64, 128)"""
+        WHERE s BETWEEN 1024 AND 12288 AND b <= 16 AND heads IN {ATTENTION["heads"][2:-1]} AND head_dim IN (64, 128)"""
     odd = gemm.replace("m % 2 = 0", "m % 2 = 1").replace(">= 1024", "> 1024 AND dtype = 'bfloat16'")
     for name, query, rows, path in (
         ("gemm_sample", gemm, 80, "gemm.parquet"),
@@ -186,10 +177,9 @@ def sample(raw: Path) -> None:
         chosen = f"""SELECT * EXCLUDE mixed FROM (SELECT *, {order} AS mixed FROM ({query}))
             QUALIFY row_number() OVER (PARTITION BY device ORDER BY mixed) <= {rows} ORDER BY ALL"""
         write_csv(name, AICONFIGURATOR, chosen, raw / path)
-    simumax = "SELECT device, op, peak_tflops, efficiency, key FROM read_csv($raw) WHERE {} ORDER BY ALL"
-    kept = """device = 'A100-PCIe-80G' OR (op = 'matmul' AND key LIKE '%layout=TN%')
-        OR (op LIKE 'sdp%' AND key LIKE '%contiguous=True%')"""
-    write_csv("simumax_sample", SIMUMAX, simumax.format(kept), raw / "training_kernels_simumax.csv")
+    simumax = """SELECT device, op, peak_tflops, efficiency, key FROM read_csv($raw) WHERE device = 'A100-PCIe-80G'
+        OR (op = 'matmul' AND key LIKE '%layout=TN%') OR (op LIKE 'sdp%' AND key LIKE '%contiguous=True%') ORDER BY ALL"""
+    write_csv("simumax_sample", SIMUMAX, simumax, raw / "training_kernels_simumax.csv")
 
 
 def write_csv(name: str, source: str, query: str, raw: Path) -> None:

@@ -6,18 +6,16 @@ python -m benchmarks.leaderboard
 import csv
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
-
-from benchmarks.belief import stand_in
-from sim_core import Model, model_flops_per_token, parameters, read_stack
+from benchmarks.belief import run_by, stand_in
+from sim_core import Model, model_flops_per_token, parameters
 from sweep.frameworks.stacks import page_of
-from sweep.runs.simulation import UNCHANGED, Run, run_rows
+from sweep.runs.simulation import Run, run_rows
 from sweep.runs.table import OK, Row, published_rows
-from sweep.validation.figures import mean, rankings, share
+from sweep.validation.figures import Figures, figures_of, rankings
 from sweep.validation.report import cell, with_cell
 
 STATED: Final = Path(__file__).parent / "data" / "other_simulators.csv"
@@ -35,102 +33,56 @@ LEAST_JOBS: Final = 5
 """Jobs that a set needs for a part of its own: with one or two, regret is that of a single pick."""
 
 
-class Predictor(NamedTuple):
-    """A way to predict runs. What it does not say is not held against it."""
-
-    name: str
-    predicted: Mapping[int, Run]  # by position among the runs, those that it says something of
-    orders: bool = False  # it says no seconds and no memory
-    beside: bool = False  # another simulator, on its own rows
+NO_SECONDS: Final[dict[str, Any]] = dict.fromkeys(("mape", "memory_mape", "oom_precision", "oom_recall"))
+"""What a predictor that only orders plans says nothing of."""
+Predicted = Mapping[int, Run]
+"""Runs as somebody predicts them, by position; what he says nothing of is not held against him."""
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How near a predictor is on some runs. Percent; None where it says nothing, or nothing can be said."""
-
-    rows: str  # all, or a set
-    predictor: str
-    runs: int
-    mape: float | None
-    spearman: float | None
-    regret: float | None
-    regret_worst: float | None
-    jobs: int  # with two plans or more
-    memory_mape: float | None
-    oom_precision: float | None
-    oom_recall: float | None
-    oom_runs: int
-
-
-def leaderboard(runs: Sequence[Run]) -> list[Standing]:
-    """All predictors on the runs that we simulate: on all, then set by set where it has several jobs or other simulators."""
+def leaderboard(runs: Sequence[Run]) -> dict[tuple[str, str], Figures]:
+    """Figures by rows and predictor: all runs that we simulate, then sets that have several jobs or other simulators."""
     chosen = [run for run in runs if not run.reason and (run.row.quality == OK or run.row.out_of_memory)]
-    board, everywhere = _predictors(chosen), list(range(len(chosen)))
-    own, others = [one for one in board if not one.beside], [one for one in board if one.beside]
-    standings = [_standing(EVERYTHING, one, everywhere) for one in own]
+    own: dict[str, Predicted] = {
+        OURS: dict(enumerate(chosen)), LEFT_OUT: _left_out(chosen), NAIVE: dict(enumerate(map(_naive, chosen))),
+    }  # fmt: skip
+    size = [(run.row.size("tp") * run.row.size("pp"), run.row.size("micro_batch")) for run in chosen]
+    own[THUMB] = {at: run._replace(step_s=size[at][0] + 1 / (1 + size[at][1])) for at, run in enumerate(chosen)}  # an order
+    others, parts = _stated(chosen), [(EVERYTHING, [*range(len(chosen))], own)]
     for name in sorted({run.row.text("set") for run in chosen}):
-        members = [at for at in everywhere if chosen[at].row.text("set") == name]
-        beside = [one for one in others if any(at in one.predicted for at in members)]
-        if beside:
-            members = [at for at in members if all(at in one.predicted for one in beside)]
-        elif len(rankings(chosen[at] for at in members if chosen[at].scored)) < LEAST_JOBS:
-            continue
-        standings += [_standing(name, one, members) for one in (*own, *beside)]
-    return standings
+        members = [at for at, run in enumerate(chosen) if run.row.text("set") == name]
+        beside = {simulator: predicted for simulator, predicted in others.items() if not predicted.keys().isdisjoint(members)}
+        members = [at for at in members if all(at in predicted for predicted in beside.values())]
+        if beside or len(rankings(chosen[at] for at in members if chosen[at].scored)) >= LEAST_JOBS:
+            parts.append((name, members, own | beside))
+    found = {
+        (rows, name): figures_of(rows, name, [predicted[at] for at in members if at in predicted])
+        for rows, members, predictors in parts
+        for name, predicted in predictors.items()
+    }
+    return {key: replace(each, **NO_SECONDS) if key[1] == THUMB else each for key, each in found.items()}
 
 
-def _standing(rows: str, predictor: Predictor, members: Sequence[int]) -> Standing:
-    runs = [predictor.predicted[at] for at in members if at in predictor.predicted]
-    timed = [run for run in runs if run.scored]
-    jobs = rankings(timed)
-    read = [error for run in runs if run.row.quality == OK and (error := run.memory_error) is not None]
-    called, failed = [run for run in runs if not run.fits], [run for run in runs if run.row.out_of_memory]
-    right = sum(run.row.out_of_memory for run in called)
-    return Standing(
-        rows=rows,
-        predictor=predictor.name,
-        runs=len(timed),
-        mape=None if predictor.orders else mean([abs(run.error) for run in timed]),
-        spearman=mean([job.spearman for job in jobs if job.spearman is not None]),
-        regret=mean([job.regret for job in jobs]),
-        regret_worst=max((job.regret for job in jobs), default=None),
-        jobs=len(jobs),
-        memory_mape=None if predictor.orders else mean(np.abs(read)),
-        oom_precision=None if predictor.orders else share(right, len(called)),
-        oom_recall=None if predictor.orders else share(right, len(failed)),
-        oom_runs=len(failed),
-    )
-
-
-def _predictors(runs: Sequence[Run]) -> list[Predictor]:
-    stated: dict[str, dict[int, Run]] = {}
+def _stated(runs: Sequence[Run]) -> dict[str, dict[int, Run]]:
+    """Runs as other simulators say they are: the error of throughput, and of the memory that was read."""
+    found: dict[str, dict[int, Run]] = defaultdict(dict)
     at_id = {run.row.text("id"): at for at, run in enumerate(runs)}
     with STATED.open(encoding="utf-8", newline="") as file:
         for cells in csv.DictReader(file):
-            of_simulator = stated.setdefault(cells["simulator"], {})
             if (at := at_id.get(cells["id"])) is not None:
-                of_simulator[at] = _stated(runs[at], cells)
-    return [
-        Predictor(OURS, dict(enumerate(runs))),
-        Predictor(LEFT_OUT, _left_out(runs)),
-        Predictor(NAIVE, dict(enumerate(map(_naive, runs)))),
-        Predictor(THUMB, dict(enumerate(map(_by_thumb, runs))), orders=True),
-        *(Predictor(name, predicted, beside=True) for name, predicted in stated.items()),
-    ]
+                held = (runs[at].row.number("peak_memory_gib") or 0.0) * 2**30
+                held *= 1 + float(cells["memory_error_pct"] or 0) / 100
+                found[cells["simulator"]][at] = runs[at]._replace(
+                    step_s=runs[at].measured_s / (1 + float(cells["tflops_error_pct"]) / 100),
+                    peak_bytes=held, device_bytes=held, fits=True, fragmentation=1.0,
+                )  # fmt: skip
+    return found
 
 
 def _left_out(runs: Sequence[Run]) -> dict[int, Run]:
     """Runs by the page that stands for their framework where nobody knows its own; Megatron's stand for others."""
-    by_page: dict[str, list[int]] = defaultdict(list)
-    for at, run in enumerate(runs):
-        if not page_of(run.row.stack().name).of_megatron:
-            by_page[stand_in(run.row)].append(at)
-    found: dict[int, Run] = {}
-    for page, of_page in by_page.items():
-        found |= zip(
-            of_page, run_rows([runs[at].row for at in of_page], UNCHANGED._replace(base=read_stack(page))), strict=True
-        )
-    return {at: run for at, run in found.items() if not run.reason}
+    others = {at: run.row for at, run in enumerate(runs) if not page_of(run.row.stack().name).of_megatron}
+    by_others = run_by([*others.values()], [*map(stand_in, others.values())])
+    return {at: run for at, run in zip(others, by_others, strict=True) if not run.reason}
 
 
 def _naive(run: Run) -> Run:
@@ -163,36 +115,20 @@ def _data_parallel(row: Row) -> int:
     return max(row.size("all_gpus") // (row.size("tp") * row.size("pp") * row.size("cp")), 1)
 
 
-def _by_thumb(run: Run) -> Run:
-    """No seconds, an order: plans of a job sorted by tp x pp, equal ones by micro-batch, the largest first."""
-    row = run.row
-    return run._replace(step_s=row.size("tp") * row.size("pp") + 1 / (1 + row.size("micro_batch")))
-
-
-def _stated(run: Run, cells: Mapping[str, str]) -> Run:
-    """The run as another simulator says it is: `tflops_error_pct` of its throughput, `memory_error_pct` of what was read."""
-    measured_bytes = (run.row.number("peak_memory_gib") or 0.0) * 2**30
-    held = measured_bytes * (1 + float(cells["memory_error_pct"] or 0) / 100)
-    return run._replace(
-        step_s=run.measured_s / (1 + float(cells["tflops_error_pct"]) / 100),
-        peak_bytes=held, device_bytes=held, fits=True, fragmentation=1.0,
-    )  # fmt: skip
-
-
-def leaderboard_table(standings: Sequence[Standing]) -> str:
+def leaderboard_table(board: Mapping[tuple[str, str], Figures]) -> str:
     """Who is how near on which runs."""
     lines = [
         "| runs of | predictor | runs | MAPE % | Spearman in jobs | regret % (worst) | jobs | memory % "
         "| out of memory: precision % | recall % (of) |",
         "|---|---|" + "--:|" * 8,
     ]
-    for one in standings:
-        name = f"**{one.predictor}**" if one.predictor == OURS else one.predictor
-        recall = with_cell(cell(one.oom_recall, 0), str(one.oom_runs))
+    for (rows, predictor), one in board.items():
+        name = f"**{predictor}**" if predictor == OURS else predictor
+        timed = one.runs_dense + one.runs_experts
         lines.append(
-            f"| {one.rows} | {name} | {one.runs} | {cell(one.mape)} | {cell(one.spearman, 2)} "
-            f"| {with_cell(cell(one.regret), cell(one.regret_worst, 0))} | {one.jobs} | {cell(one.memory_mape)} "
-            f"| {cell(one.oom_precision, 0)} | {recall} |"
+            f"| {rows} | {name} | {timed} | {cell(one.mape)} | {cell(one.spearman, 2)} "
+            f"| {with_cell(cell(one.regret), cell(one.regret_worst, 0))} | {one.groups} | {cell(one.memory_mape)} "
+            f"| {cell(one.oom_precision, 0)} | {with_cell(cell(one.oom_recall, 0), str(one.oom_runs))} |"
         )
     return "\n".join(lines)
 

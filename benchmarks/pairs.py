@@ -1,6 +1,6 @@
 """Moved workloads against files generated for the target plan: how far off, or refused for which reason.
 
-    python benchmarks/pairs.py FOLDER [--csv pairs.csv] [--models pairs_models.yaml] [--all]
+    python benchmarks/pairs.py FOLDER [--csv pairs.csv] [--all]
 
 FOLDER holds `NAME_A.txt` and `NAME_B.txt`, two AICB files of one model under two plans; the table names both plans, as in
 docs/fidelity.md. A is simulated under B's plan, B under its own, both at vpp 1 and without a limit of memory. Where A is
@@ -9,14 +9,15 @@ B's. Exit code 1 if an answer is further off than docs/fidelity.md allows.
 """
 
 import argparse
-import csv
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import yaml
+from pyarrow import csv
 
 from sim_core import (
     FIDELITIES,
@@ -47,6 +48,7 @@ STATE_BAR = 2.0
 SENT_BAR = 1.0
 """Percent that the bytes of a kind of collective may be off where the model tells what A lacks."""
 MODELS = Path(__file__).parent / "pairs_models.yaml"
+"""Numbers of each model, for pairs that are refused without."""
 AXES = ("tp", "pp", "ep", "dp", "micro_batch", "ga")
 
 
@@ -68,15 +70,14 @@ class Moved(NamedTuple):
 
     @property
     def right(self) -> bool:
-        if self.by_model:  # compute and memory are the model's
-            return abs(self.sent) <= SENT_BAR
-        return abs(self.step) <= self.bar and not abs(self.state) > STATE_BAR
+        near = abs(self.step) <= self.bar and not abs(self.state) > STATE_BAR
+        return abs(self.sent) <= SENT_BAR if self.by_model else near  # of the former, compute and memory are the model's
 
 
 def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, dict[str, object]]) -> list[Moved]:
     found = []
     for row in _rows(table):
-        a, b = ({axis: int(row[f"{side}_{axis}"]) for axis in AXES} for side in "ab")
+        a, b = ({axis: row[f"{side}_{axis}"] for axis in AXES} for side in "ab")
         moved, own = (
             read_workload(str(folder / f"{row['name']}_{side}.txt"), Facts(micro_batch=plan["micro_batch"]))[0]
             for side, plan in (("A", a), ("B", b))
@@ -90,7 +91,10 @@ def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, dict
                 named = {"name": row["model"], "source": "the pairs", **models[row["model"]]}
                 whole = calibrated(moved, parse_model(named, row["model"]), read_stack("megatron-core"), device)
                 reason, step, state = _result(whole, device, b, fidelity)
-                sent = np.nan if reason else _furthest(whole, own, b)
+                if not reason:
+                    here, there = (sent_bytes(each, plans(each, **b, vpp=1)) for each in (whole, own))
+                    off = [(here.get(key, 0.0) / there[key] - 1) * 100 if there.get(key) else np.inf for key in here | there]
+                    sent = max(off, key=abs)
             refused, own_step, own_state = _result(own, device, b, fidelity)
             reason = reason or (f"B: {refused}" if refused else "")
             percent = (step / own_step - 1) * 100, (state / own_state - 1) * 100
@@ -98,33 +102,16 @@ def outcomes(folder: Path, table: Path, device: Hardware, models: dict[str, dict
     return found
 
 
-def _rows(table: Path) -> list[dict[str, str]]:
+def _rows(table: Path) -> list[dict[str, Any]]:
     """The pairs of a table. Raises OSError, SpecError."""
-    with table.open(encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    wanted = ["name", "model", *(f"{side}_{axis}" for side in "ab" for axis in AXES)]
-    for line, row in enumerate(rows, 2):
-        for key in wanted:
-            if key not in row:
-                raise SpecError(f"{table}: no column {key}, expected {', '.join(wanted)}")
-            if key.startswith(("a_", "b_")) and not (row[key] or "").isdigit():
-                raise SpecError(f"{table}:{line}: {key}: found {row[key]!r}, expected a whole number")
-    if not rows:
-        raise SpecError(f"{table}: holds no pairs")
+    kinds = {"name": pa.string(), "model": pa.string(), **{f"{side}_{axis}": pa.int64() for side in "ab" for axis in AXES}}
+    options = csv.ConvertOptions(column_types=kinds, include_columns=[*kinds])
+    with table.open("rb") as file:
+        try:
+            rows: list[dict[str, Any]] = csv.read_csv(file, convert_options=options).to_pylist()
+        except (KeyError, pa.ArrowInvalid) as error:
+            raise SpecError(f"{table}: {error.args[0]}") from None
     return rows
-
-
-def _columns(workload: Workload, plan: dict[str, int], **more: str) -> Plans:
-    """A plan at vpp 1."""
-    sizes = {axis: value for axis, value in plan.items() if axis != "dp"}
-    return plans(workload, **sizes, all_gpus=plan["tp"] * plan["pp"] * plan["dp"], vpp=1, **more)
-
-
-def _furthest(moved: Workload, own: Workload, plan: dict[str, int]) -> float:
-    """Percent by which the bytes of the worst kind of collective are off."""
-    here, there = (sent_bytes(each, _columns(each, plan)) for each in (moved, own))
-    off = [(here.get(key, 0.0) / there[key] - 1) * 100 if there.get(key) else np.inf for key in here.keys() | there.keys()]
-    return max(off, key=abs)
 
 
 def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str, str], float]:
@@ -161,10 +148,9 @@ def sent_bytes(workload: Workload, plans: Plans, row: int = 0) -> dict[tuple[str
 
 
 def _result(workload: Workload, device: Hardware, plan: dict[str, int], fidelity: str) -> tuple[str, float, float]:
-    """Reason, step and state of a workload under a plan."""
-    results = simulate(
-        workload, hardware_table([device], measured_on=None), _columns(workload, plan, fidelity=fidelity)
-    ).named()
+    """Reason, step and state of a workload under a plan at vpp 1."""
+    columns = plans(workload, **plan, vpp=1, fidelity=fidelity)
+    results = simulate(workload, hardware_table([device], measured_on=None), columns).named()
     return str(results["reason"][0]), float(results["step_time_s"][0]), float(results["state_bytes"][0])
 
 
@@ -172,13 +158,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--csv", type=Path, help="table of the pairs; by default pairs.csv in FOLDER")
-    parser.add_argument("--models", type=Path, default=MODELS, help="numbers of each model, for pairs that are refused without")
-    parser.add_argument("--hardware", default="H100-SXM")
     parser.add_argument("--all", action="store_true", help="print right answers too")
     given = parser.parse_args()
     try:
-        device = read_hardware(given.hardware).with_values({"memory": "1e9 GB"})
-        models = yaml.safe_load(given.models.read_text(encoding="utf-8")) or {}
+        device = read_hardware("H100-SXM").with_values({"memory": "1e9 GB"})
+        models = yaml.safe_load(MODELS.read_text(encoding="utf-8"))
         found = outcomes(given.folder, given.csv or given.folder / "pairs.csv", device, models)
     except (OSError, SimError) as error:
         sys.stderr.write(f"error: {f'{error.filename}: {error.strerror}' if isinstance(error, OSError) else error}\n")
@@ -189,17 +173,16 @@ def main() -> int:
             print(f"{each.name:28} {each.fidelity:6} step {each.step:+9.3f} %  state {each.state:+8.2f} %  {told}")
     derived = [each for each in found if each.by_model]
     answered = [each for each in found if not each.reason and not each.by_model]
-    right, refused = sum(each.right for each in answered), len(found) - len(answered)
-    print(f"{len(found)} answers: {right} right, {len(answered) - right} off, {refused} refused")
-    off_by_model = [each for each in derived if not each.right]
+    off, off_by_model = (sum(not each.right for each in some) for some in (answered, derived))
+    print(f"{len(found)} answers: {len(answered) - off} right, {off} off, {len(found) - len(answered)} refused")
     if derived:
         worst = max(abs(each.sent) for each in derived)
-        print(f"  {len(derived)} of those refused, with their model: bytes sent within {worst:.3f} %, {len(off_by_model)} off")
+        print(f"  {len(derived)} of those refused, with their model: bytes sent within {worst:.3f} %, {off_by_model} off")
     for reason, count in Counter(each.reason for each in found if each.reason).most_common():
         print(f"  {count:4} {reason}")
-    off = np.array([abs(each.step) for each in answered])
-    print(f"step: median {np.median(off):.4f} %, worst {off.max():.3f} %" if len(off) else "no answer")
-    return int(right < len(answered) or bool(off_by_model))
+    steps = np.abs([each.step for each in answered])
+    print(f"step: median {np.median(steps):.4f} %, worst {steps.max():.3f} %" if answered else "no answer")
+    return int(off + off_by_model > 0)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from benchmarks.measuring import EXAMPLE, ROOT, SPACES, Figure, Rows, median_s
 from sim_core.workloads.traces.text import read_trace_text
 from sweep.columns import describe_rows
 from sweep.evaluation.evaluation import evaluate
-from sweep.evaluation.preparation import Sweep, prepare
+from sweep.evaluation.preparation import prepare
 from sweep.evaluation.slices import SliceTask
 from sweep.results.slice_file import Slice
 from sweep.spec.spec import load_spec
@@ -25,21 +25,14 @@ BARS: Final = {"gpt175b": ">= 40,000", "gpt7b": ">= 60,000", "llama405b": ">= 25
 def worker_rows() -> Rows:
     """Plans per second of one worker, from plan numbers to the Parquet file."""
     for fidelity, bar in (("event", ">= 20,000"), ("simai", ">= 50,000")):
-        sweep = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).sweep
-        yield from worker_rate(sweep, fidelity, bar)
-
-
-def worker_rate(sweep: Sweep, fidelity: str, bar: str) -> Rows:
-    """The same of one fidelity, all plans of a slice and the legal ones."""
-    part = Slice(60_000, 100_000)
-    legal = sum(reason == "" for reason in evaluate(sweep, np.arange(part.start, part.stop)).column("reason").to_pylist())
-    with tempfile.TemporaryDirectory() as folder:
-        task = SliceTask(sweep=sweep, directory=Path(folder), provenance=b"{}")
-        seconds = median_s(lambda: task(part), time.process_time)
-    yield Figure(f"one worker, {fidelity}, decode to Parquet: plans of the space", part.rows / seconds, "plans/CPU-s", bar)
-    yield Figure(
-        "  of it, plans that are legal and simulated", legal / seconds, "plans/CPU-s", bar, f"{legal / part.rows:.0%} are"
-    )
+        sweep, part = prepare(load_spec(EXAMPLE, [f"fidelity={fidelity}"]), EXAMPLE.parent).sweep, Slice(60_000, 100_000)
+        legal = sum(reason == "" for reason in evaluate(sweep, np.arange(part.start, part.stop)).column("reason").to_pylist())
+        with tempfile.TemporaryDirectory() as folder:
+            task = SliceTask(sweep=sweep, directory=Path(folder), provenance=b"{}")
+            second = median_s(partial(task, part), time.process_time)
+        yield Figure(f"one worker, {fidelity}, decode to Parquet: plans of the space", part.rows / second, "plans/CPU-s", bar)
+        told = f"{legal / part.rows:.0%} are"
+        yield Figure("  of it, plans that are legal and simulated", legal / second, "plans/CPU-s", bar, told)
 
 
 def space_rows() -> Rows:

@@ -12,14 +12,15 @@ likely. The first table has what presets take; the second the errors of each dev
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks.error_bars import FREEDOM
-from sim_core import Bools, Floats, Hardware, preset_names, read_hardware
+from sim_core import Bools, Floats, preset_names, read_hardware
 from sweep.runs.simulation import UNCHANGED, Run, run_rows
 from sweep.runs.table import OK, published_rows, read_table
 from sweep.uncertainty.evidence import NORMAL_90
@@ -45,8 +46,8 @@ class Cells(NamedTuple):
     """A row is a set's runs on one device, with or without experts: median of ln(measured / simulated at the prior), and
     d ln(step) / d ln(factor), by which a step that waits for messages or the host tells less."""
 
-    device: Sequence[str]
-    set: Sequence[str]
+    device: npt.NDArray[np.str_]
+    set: npt.NDArray[np.str_]
     error: Floats
     slope: Floats
     runs: Floats
@@ -54,8 +55,7 @@ class Cells(NamedTuple):
 
     def chosen(self, rows: Bools) -> "Cells":
         """Some of the rows."""
-        device, name = ([name for name, taken in zip(column, rows, strict=True) if taken] for column in self[:2])
-        return Cells(device, name, self.error[rows], self.slope[rows], self.runs[rows], self.row_deviation)
+        return Cells._make([*(column[rows] for column in self[:-1]), self.row_deviation])
 
 
 class Pooled(NamedTuple):
@@ -73,14 +73,14 @@ def chip_of(device: str) -> str:
 def pool(cells: Cells, by: Deviations, devices: Sequence[str]) -> Pooled:
     """The factors of devices that some cells tell, or their chip's."""
 
-    def covariance(left: Sequence[str], right: Sequence[str]) -> Floats:
-        chips = [[chip_of(a) == chip_of(b) and chip_of(a) in CHIPS.values() for b in right] for a in left]
+    def covariance(left: Iterable[str], right: Iterable[str]) -> Floats:
+        chips = [[chip_of(a) == chip_of(b) in CHIPS.values() for b in right] for a in left]
         return by.chip**2 * np.array(chips, float) + by.device**2 * np.array([[a == b for b in right] for a in left], float)
 
     noise = by.set**2 + cells.row_deviation**2 / cells.runs
-    prior = covariance(cells.device, cells.device) * np.outer(cells.slope, cells.slope)
-    towards = covariance(devices, cells.device) * cells.slope
-    at, weight = [list(devices).index(device) for device in cells.device], np.ones(len(noise))
+    of = cells.device.tolist()
+    prior, towards = covariance(of, of) * np.outer(cells.slope, cells.slope), covariance(devices, of) * cells.slope
+    at, weight = [devices.index(device) for device in of], np.ones(len(noise))
     for _ in range(50):
         gain = towards @ np.linalg.inv(prior + np.diag(noise / weight))
         mean = gain @ cells.error
@@ -91,18 +91,16 @@ def pool(cells: Cells, by: Deviations, devices: Sequence[str]) -> Pooled:
 
 def left_out(cells: Cells, by: Deviations, devices: Sequence[str]) -> dict[str, Pooled]:
     """The factors without each set."""
-    sets = np.array(cells.set)
-    return {name: pool(cells.chosen(sets != name), by, devices) for name in dict.fromkeys(cells.set)}
+    return {name: pool(cells.chosen(cells.set != name), by, devices) for name in dict.fromkeys(cells.set.tolist())}
 
 
 def likelihood(cells: Cells, by: Deviations, devices: Sequence[str]) -> float:
     """ln of the density (t) of sets' errors, each by what the others say."""
-    others, total = left_out(cells, by, devices), 0.0
-    for device, name, error, slope, count in zip(*cells[:5], strict=True):
-        variance = by.set**2 + cells.row_deviation**2 / count + (slope * others[name].deviation[device]) ** 2
-        off = error - slope * others[name].mean[device]
-        total -= 0.5 * math.log(variance) + (FREEDOM + 1) / 2 * math.log1p(off**2 / variance / FREEDOM)
-    return total
+    others, at = left_out(cells, by, devices), list(zip(cells.set.tolist(), cells.device.tolist(), strict=True))
+    mean, deviation = np.array([(others[name].mean[device], others[name].deviation[device]) for name, device in at]).T
+    variance = by.set**2 + cells.row_deviation**2 / cells.runs + (cells.slope * deviation) ** 2
+    off = cells.error - cells.slope * mean
+    return -float((0.5 * np.log(variance) + (FREEDOM + 1) / 2 * np.log1p(off**2 / variance / FREEDOM)).sum())
 
 
 def choose(cells: Cells, devices: Sequence[str]) -> Deviations:
@@ -131,7 +129,8 @@ def cells_of(runs: Sequence[Run], error: Floats, slope: Floats) -> Cells:
     )
     counts = np.array([len(rows) for rows in places.values()], float)
     device, name, _ = zip(*places, strict=True)
-    return Cells(device, name, np.array(median), np.array(mean), counts, float(np.sqrt(np.mean(within))))
+    row_deviation = float(np.sqrt(np.mean(within)))
+    return Cells(np.array(device), np.array(name), np.array(median), np.array(mean), counts, row_deviation)
 
 
 def device_of(run: Run) -> str:
@@ -139,25 +138,14 @@ def device_of(run: Run) -> str:
     return run.row.hardware.name.partition("+")[0]
 
 
-def prior_of(hardware: Hardware) -> float:
-    """What the factor is taken to be before runs are seen."""
-    number = hardware.kernels.sustained_scale
-    return number.told.prior if number.told else number.value
-
-
 def seconds_at(runs: Sequence[Run], priors: Mapping[str, float], factor: float) -> Floats:
     """Seconds of each run's step with `factor` times the priors of their devices, [n]."""
     seconds = np.empty(len(runs))
-    for device in {device_of(run) for run in runs}:
-        rows = [place for place, run in enumerate(runs) if device_of(run) == device]
-        change = UNCHANGED._replace(hardware={SCALE: priors[device] * factor})
-        seconds[rows] = [run.step_s for run in run_rows([runs[place].row for place in rows], change)]
+    of = np.array([device_of(run) for run in runs])
+    for device in np.unique(of).tolist():
+        change, rows = UNCHANGED._replace(hardware={SCALE: priors[device] * factor}), np.flatnonzero(of == device)
+        seconds[rows] = [run.step_s for run in run_rows([runs[place].row for place in rows.tolist()], change)]
     return seconds
-
-
-def percent(error: Floats) -> float:
-    """Mean absolute error of steps, in percent of the measured ones."""
-    return float(np.abs(np.expm1(-error)).mean() * 100)
 
 
 def main() -> int:
@@ -166,8 +154,8 @@ def main() -> int:
     parser.add_argument("tables", type=Path, nargs="*")
     rows = published_rows() + [row for table in parser.parse_args().tables for row in read_table(table)]
     runs = [run for run in run_rows([row for row in rows if row.quality == OK]) if run.scored and not run.unmet]
-    presets = {name: read_hardware(name) for name in preset_names()}
-    priors = {name: prior_of(each) for name, each in presets.items()}
+    scales = {name: read_hardware(name).kernels.sustained_scale for name in preset_names()}
+    priors = {name: scale.told.prior if scale.told else scale.value for name, scale in scales.items()}
     at_prior, devices = seconds_at(runs, priors, 1.0), list(priors)
     error = np.log(np.array([run.measured_s for run in runs]) / at_prior)
     slope = np.log(seconds_at(runs, priors, STEP) / at_prior) / math.log(STEP)
@@ -177,12 +165,12 @@ def main() -> int:
     print(f"sd of ln(factor): chips {by.chip:.3f}, devices {by.device:.3f}")
     print(f"sd of errors: sets {by.set:.3f}, rows of a set {cells.row_deviation:.3f}")
     print("\n| device | prior | by others | pooled | low | high | runs | sets |\n|---|--:|--:|--:|--:|--:|--:|--:|")
-    names, sets = np.array(cells.device), np.array(cells.set)
     for device, prior in priors.items():
-        alone = pool(cells.chosen(names != device), by, devices).mean[device]
+        alone = pool(cells.chosen(cells.device != device), by, devices).mean[device]
         ends = (prior * math.exp(pooled.mean[device] + side * NORMAL_90 * pooled.deviation[device]) for side in (0, -1, 1))
         shown = " | ".join(f"{end:.3f}" for end in (prior, prior * math.exp(alone), *ends))
-        print(f"| {device} | {shown} | {cells.runs[names == device].sum():.0f} | {len({*sets[names == device]})} |")
+        own = cells.chosen(cells.device == device)
+        print(f"| {device} | {shown} | {own.runs.sum():.0f} | {len({*own.set})} |")
     print("\n| device | class | runs | at the prior, % | as it is | sets left out | pooled |\n|---|---|--:|--:|--:|--:|--:|")
     of = np.array([device_of(run) for run in runs])
     without = np.array([others[run.row.text("set")].mean[device] for run, device in zip(runs, of, strict=True)])
@@ -193,7 +181,7 @@ def main() -> int:
         for kind, of_kind in (("dense", dense), ("experts", ~dense)):
             if (at := of_kind & ((of == device) | (not device))).any():
                 columns = (error, now, error - slope * without, error - slope * told)
-                shown = " | ".join(f"{percent(column[at]):.1f}" for column in columns)
+                shown = " | ".join(f"{np.abs(np.expm1(-column[at])).mean() * 100:.1f}" for column in columns)
                 print(f"| {device or 'all'} | {kind} | {at.sum()} | {shown} |")
     return 0
 

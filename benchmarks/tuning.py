@@ -1,7 +1,6 @@
 """Loops that look for the best plan of a job, replayed on grids of measured plans: `sweep tune` beside others.
 
-    python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--model llama-1B-mha] [--gpus 256]
-        [--least 4] [--erratic] [--jobs] [--beside]
+    python benchmarks/tuning.py [GRID.csv...] [--set ultrascale] [--stack megatron-core] [--least 4] [--beside]
 
 A GRID is a table of runs, as `sweep validate` reads it; without one the published runs that ship are replayed. A job is what is
 alike but for its plan; its plans are the rows of quality `ok` and the `failed` ones, and it is replayed if four of them
@@ -10,9 +9,7 @@ Each loop proposes plans that the simulation says fit, one after the other, and 
 peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
 `--stack` simulates all rows as that stack, `--stack ""` as a spec that names none, as for a framework that nobody knows;
-without it each row as its own. `--erratic`
-also replays rows that are slower than they should be (sleep, sixty_four_nodes, sibling): a filter of bad luck, by which to
-judge when to stop. Optuna's TPE and scikit-learn's process take part where they are installed.
+without it each row as its own. Optuna's TPE and scikit-learn's process take part where they are installed.
 """
 
 import argparse
@@ -31,10 +28,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import Floats, Ints, SimError, hardware_yaml, model_document
+from sim_core import Bools, Floats, Ints, SimError, hardware_yaml, model_document
 from sim_core.documents import parse_yaml
-from sweep.evaluation.preparation import Sweep, prepare
-from sweep.runs.table import NotSimulated, Row, published_rows, read_table
+from sweep.evaluation.preparation import prepare
+from sweep.runs.table import FAILED, OK, NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
 from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of, stacks_of
 from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
@@ -48,12 +45,9 @@ MOST = 3.0
 """Regret is counted up to this."""
 ENOUGH = 0.02
 START_S, STEPS = 120.0, 20
-LEAST_PLANS = 4
 SEEDS = 10
 """Repetitions of what draws at random."""
 BOOTSTRAP = 2000
-
-SOUND, ERRATIC = ("ok", "failed"), ("sleep", "sixty_four_nodes", "sibling")
 
 Loop = Callable[["Job", int], Iterator[int]]
 """Rows of a job's candidates, one after the other, from a seed."""
@@ -63,35 +57,29 @@ Loop = Callable[["Job", int], Iterator[int]]
 class Job:
     """The plans of a job that the simulation says may fit, [n], and what the grid says of them."""
 
-    name: str
-    model: str
     gpus: int
-    sweep: Sweep
     rows: pa.Table  # of the candidates
     candidates: Candidates
-    fits: Floats  # 1 where it does, as simulated
+    fits: Bools  # as simulated
     seconds: Floats  # NaN where it failed
     peak: Floats  # ln(measured / simulated memory), NaN where unknown
-    full: Floats  # 1 where the grid says out of memory
+    full: Bools  # the grid says out of memory
     best: float  # of all plans of the grid that ran
     scatter: float = 0.0  # standard deviation of ln(seconds) from run to run
     slow_first: float = 1.0  # factor on the first run
     seed: int = 0  # of the scatter
 
     def known(self, picked: Sequence[int]) -> Known:
-        """What the grid says of these runs, with their scatter, and after the first one what runs of other jobs say."""
+        """What the grid says of these runs, with their scatter."""
         rows = np.array([*dict.fromkeys(picked)], np.int64)
         drawn = self.scatter * np.random.default_rng([len(self.seconds), self.gpus, self.seed]).standard_normal(len(picked))
         drawn[:1] += np.log(self.slow_first)
-        times = [self.seconds[row] * np.exp(drawn[np.equal(picked, row)]) for row in rows[: len(set(picked))]]
-        seconds = np.array(
-            [np.median(each if np.isnan(each).any() else steady(each.tolist())) for each in times]
-            + [self.seconds[row] for row in rows[len(times) :]]
-        )
+        times = [self.seconds[row] * np.exp(drawn[np.equal(picked, row)]) for row in rows]
+        seconds = np.array([np.median(each if np.isnan(each).any() else steady(each.tolist())) for each in times])
         failed = np.isnan(self.seconds[rows])
-        full = failed & (self.full[rows] == 1)
+        full = failed & self.full[rows]
         ran = [each for each in times if not np.isnan(each).any()]
-        alone = np.sqrt([max(picked.count(row), 1) for row in rows.tolist()])
+        alone = np.sqrt([len(each) for each in times])
         return Known(
             rows=rows, seconds=seconds, peak=self.peak[rows], out_of_memory=full, crashed=failed & ~full,
             slow=np.zeros(len(rows), np.bool_), noise=noise_of(ran) / alone, doubt=noise_of(ran, UNTOLD) / alone,
@@ -100,22 +88,17 @@ class Job:
 
 def jobs_of(given: argparse.Namespace) -> Iterator[Job]:
     """The jobs of some grids, or of the published runs, as the command's options ask."""
-    qualities = (*SOUND, *ERRATIC) if given.erratic else SOUND
     together: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in chain.from_iterable(map(read_table, given.grids)) if given.grids else published_rows():
-        asked = given.model in (None, row.text("model_name")) and given.set in (None, row.text("set"))
-        if asked and row.quality in qualities and row.size("all_gpus") <= (given.gpus or 2**31):
+        if given.set in (None, row.text("set")) and row.quality in (OK, FAILED):
             together[tuple(row.text(key) for key in OF_JOB)].append(row)
     for rows in together.values():
         try:
             if (job := _job(rows, given.stack, given.least)) is not None:
                 yield job
         except (NotSimulated, SimError, ValidationError) as error:
-            sys.stderr.write(f"{_name(rows)}: not replayed: {' '.join(str(error).split())[:200]}\n")
-
-
-def _name(rows: Sequence[Row]) -> str:
-    return f"{rows[0].text('model_name')} on {rows[0].size('all_gpus')} ({rows[0].text('set')})"
+            name = f"{rows[0].text('model_name')} on {rows[0].size('all_gpus')} ({rows[0].text('set')})"
+            sys.stderr.write(f"{name}: not replayed: {' '.join(str(error).split())[:200]}\n")
 
 
 def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
@@ -125,11 +108,10 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     for row in rows if sum(row.number("step_time_s") is not None for row in rows) >= least else ():
         if row.text("reason"):
             raise NotSimulated(row.text("reason"))
-        values = row.plan
-        names = names or list(values)
-        if list(values) != names:
+        names = names or list(row.plan)
+        if list(row.plan) != names:
             raise NotSimulated(f"{row.where}: states other fields of its plan than the runs before it")
-        measured[tuple(tuple(value) if isinstance(value, list) else value for value in values.values())].append(row)
+        measured[tuple(tuple(value) if isinstance(value, list) else value for value in row.plan.values())].append(row)
     varying = [name for at, name in enumerate(names) if len({values[at] for values in measured}) > 1]
     held = {name: next(iter(measured))[at] for at, name in enumerate(names) if name not in varying}
     if not varying or sum(any(row.number("step_time_s") for row in same) for same in measured.values()) < least:
@@ -157,18 +139,10 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
         return None
     candidates, chosen = candidates_of(sweep, kept, worlds=stacks_of(sweep, ran=True))
     return Job(
-        name=_name(rows),
-        model=rows[0].text("model_name"),
-        gpus=rows[0].size("all_gpus"),
-        sweep=sweep,
-        rows=chosen,
-        candidates=candidates,
-        fits=(reason[kept] == "").astype(np.float64),
-        seconds=seconds[kept],
-        peak=np.log(peak[kept] / candidates.memory),
-        full=np.array([float(any(row.out_of_memory for row in runs[at])) for at in kept]),
-        best=float(np.nanmin(seconds)),
-    )
+        gpus=rows[0].size("all_gpus"), rows=chosen, candidates=candidates, fits=reason[kept] == "", seconds=seconds[kept],
+        peak=np.log(peak[kept] / candidates.memory), best=float(np.nanmin(seconds)),
+        full=np.array([any(row.out_of_memory for row in runs[at]) for at in kept]),
+    )  # fmt: skip
 
 
 def _mean(rows: Sequence[Row], column: str) -> float:
@@ -197,24 +171,15 @@ def unsure(job: Job, picked: Sequence[int], belief: Belief) -> bool:
     return stops(belief, len(picked), ENOUGH) and doubted(job.candidates, job.known(picked), (), ENOUGH)
 
 
-def in_order(job: Job, seed: int) -> Iterator[int]:
-    """As simulated."""
-    yield from _fitting(job, np.argsort(job.candidates.simulated, kind="stable"))
-
-
-def by_rule(job: Job, seed: int) -> Iterator[int]:
+def by_rule(job: Job, seed: int) -> Ints:
     """The least tp * pp, then the largest micro-batch: a rule of thumb."""
     tp, pp, micro_batch = (job.rows[name].to_numpy() for name in ("tp", "pp", "micro_batch"))
-    yield from _fitting(job, np.lexsort((job.candidates.simulated, -micro_batch, tp * pp)))
+    return np.lexsort((job.candidates.simulated, -micro_batch, tp * pp))
 
 
-def at_random(job: Job, seed: int) -> Iterator[int]:
-    """Any plan that fits."""
-    yield from _fitting(job, np.random.default_rng(seed).permutation(len(job.seconds)))
-
-
-def _fitting(job: Job, order: Ints) -> Iterator[int]:
-    yield from (int(row) for row in order if job.fits[row])
+def ordered(order: Callable[[Job, int], Ints]) -> Loop:
+    """The plans that fit, in an order."""
+    return lambda job, seed: (int(row) for row in order(job, seed) if job.fits[row])
 
 
 def by_tpe(job: Job, seed: int) -> Iterator[int]:
@@ -260,30 +225,21 @@ def by_process(job: Job, seed: int) -> Iterator[int]:
 
 LOOPS: dict[str, tuple[Loop, int, str]] = {
     "sweep tune": (tuned, 1, ""),
-    "simulated order": (in_order, 1, ""),
-    "rule of thumb": (by_rule, 1, ""),
-    "random": (at_random, SEEDS, ""),
+    "simulated order": (ordered(lambda job, _: np.argsort(job.candidates.simulated, kind="stable")), 1, ""),
+    "rule of thumb": (ordered(by_rule), 1, ""),
+    "random": (ordered(lambda job, seed: np.random.default_rng(seed).permutation(len(job.seconds))), SEEDS, ""),
     "TPE (Optuna)": (by_tpe, SEEDS, "optuna"),
     "process without prior": (by_process, SEEDS, "sklearn"),
 }
 """Name -> the loop, how often it runs, and the package that it needs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """A loop on a job: after each number of runs AFTER its regret; runs until ENOUGH; GPU-hours and failures of five."""
-
-    regret: Floats
-    until: float  # RUNS + 1 where it is not reached
-    gpu_hours: float
-    failed: float
-
-
 RUNS = max(AFTER)
 
 
-def replay(job: Job, loop: Loop, seed: int) -> Replay:
-    """A loop of RUNS runs, or as many as there are plans."""
+def replay(job: Job, loop: Loop, seed: int) -> list[float]:
+    """A loop of RUNS runs, or as many as there are plans: its regret after each number of runs AFTER, runs until ENOUGH
+    (RUNS + 1 where it is not reached), GPU-hours and failures of five."""
     picked = list(islice(loop(job, seed), RUNS))
     seconds = job.seconds[picked]
     best = np.fmin.accumulate(np.where(np.isnan(seconds), np.inf, seconds))
@@ -291,12 +247,10 @@ def replay(job: Job, loop: Loop, seed: int) -> Replay:
     regret = np.minimum(best / job.best - 1, MOST)
     taken = np.where(np.isnan(seconds), START_S, START_S + STEPS * seconds)
     reached = np.flatnonzero(regret <= ENOUGH)
-    return Replay(
-        regret=np.array([regret[min(k, len(regret)) - 1] for k in AFTER]),
-        until=float(reached[0] + 1) if len(reached) else RUNS + 1.0,
-        gpu_hours=float(taken[:5].sum()) * job.gpus / 3600,
-        failed=float(np.isnan(seconds[:5]).mean()) if len(picked) else 0.0,
-    )
+    return [
+        *(regret[min(k, len(regret)) - 1] for k in AFTER), reached[0] + 1 if len(reached) else RUNS + 1,
+        taken[:5].sum() * job.gpus / 3600, np.isnan(seconds[:5]).mean() if len(picked) else 0.0,
+    ]  # fmt: skip
 
 
 def stop_of(job: Job) -> tuple[int, float, float, bool] | None:
@@ -312,30 +266,23 @@ def stop_of(job: Job) -> tuple[int, float, float, bool] | None:
     return None
 
 
-def loop_table(jobs: Sequence[Job]) -> tuple[list[str], dict[str, list[Replay]]]:
-    """A row for each loop, as Markdown, and the replays."""
+def loop_lines(jobs: Sequence[Job]) -> Iterator[str]:
+    """A row for each loop, as Markdown."""
     heads = " | ".join(f"{k} runs" if k > 1 else "1 run" for k in AFTER)
-    lines = [
-        f"| loop | {heads} | 3 runs, 90 % | 5 runs, 90 % | <= 2 % after 5 | to 2 %, median | failed | GPU-hours of 5 |",
-        f"|---|{'--:|' * (len(AFTER) + 6)}",
-    ]
-    replays: dict[str, list[Replay]] = {}
+    yield f"| loop | {heads} | 3 runs, 90 % | 5 runs, 90 % | <= 2 % after 5 | to 2 %, median | failed | GPU-hours of 5 |"
+    yield f"|---|{'--:|' * (len(AFTER) + 6)}"
     for name, (loop, seeds, package) in LOOPS.items():
         if package and find_spec(package) is None:
             sys.stderr.write(f"{name}: left out, {package} is not installed\n")
             continue
-        of_jobs = [[replay(job, loop, seed) for seed in range(seeds)] for job in jobs]
-        replays[name] = [same[0] for same in of_jobs]
-        regret = np.array([np.mean([each.regret for each in same], 0) for same in of_jobs]) * 100
-        worst = np.array([np.max([each.regret for each in same], 0) for same in of_jobs]).max(0) * 100
-        cells = [f"{mean:.1f} / {most:.0f}" for mean, most in zip(regret.mean(0), worst, strict=True)]
-        every = [each for same in of_jobs for each in same]
-        lines.append(
-            f"| {name} | {' | '.join(cells)} | {_bootstrap(regret[:, 2])} | {_bootstrap(regret[:, 3])} "
-            f"| {np.mean([each.regret[3] <= ENOUGH for each in every]):.0%} | {np.median([each.until for each in every]):g} "
-            f"| {np.mean([each.failed for each in every]):.0%} | {np.mean([each.gpu_hours for each in every]):.1f} |"
+        told = np.array([[replay(job, loop, seed) for seed in range(seeds)] for job in jobs])
+        *regrets, until, gpu_hours, failed = np.moveaxis(told, 2, 0)  # [jobs, seeds] each
+        cells = [f"{100 * regret.mean():.1f} / {100 * regret.max():.0f}" for regret in regrets]
+        of_jobs = 100 * np.mean(regrets, axis=2)
+        yield (
+            f"| {name} | {' | '.join(cells)} | {_bootstrap(of_jobs[2])} | {_bootstrap(of_jobs[3])} "
+            f"| {np.mean(regrets[3] <= ENOUGH):.0%} | {np.median(until):g} | {failed.mean():.0%} | {gpu_hours.mean():.1f} |"
         )
-    return lines, replays
 
 
 def _bootstrap(values: Floats) -> str:
@@ -345,29 +292,18 @@ def _bootstrap(values: Floats) -> str:
     return f"{low:.1f} to {high:.1f}"
 
 
-def stop_lines(jobs: Sequence[Job]) -> list[str]:
+def stop_line(jobs: Sequence[Job]) -> str:
     """How often it advises to stop, after how many runs, and how true that is."""
     seeds = SEEDS if jobs[0].scatter else 1
     stopped = [stop for job in jobs for seed in range(seeds) if (stop := stop_of(replace(job, seed=seed))) is not None]
     if not stopped:
-        return [f"Stops at an expected regret of {ENOUGH:.0%}: none in {len(jobs)} jobs."]
+        return f"Stops at an expected regret of {ENOUGH:.0%}: none in {len(jobs)} jobs."
     runs, said, regret, within = np.array(stopped).T
-    return [
+    return (
         f"Stops at an expected regret of {ENOUGH:.0%}: in {len(stopped)} of {len(jobs) * seeds} loops, after {runs.mean():.1f} "
-        f"runs; "
-        f"said {said.mean():.1%}, real {regret.mean():.1%}, worst {regret.max():.1%}; "
+        f"runs; said {said.mean():.1%}, real {regret.mean():.1%}, worst {regret.max():.1%}; "
         f"{np.mean(regret <= ENOUGH):.0%} really are at most {ENOUGH:.0%}, {within.mean():.0%} within what is said."
-    ]
-
-
-def job_lines(jobs: Sequence[Job], replays: dict[str, list[Replay]]) -> Iterator[str]:
-    """Each job: regret of `sweep tune` and of simulated order."""
-    yield f"| job | plans | ran | {' | '.join(f'tune {k}, order {k}' for k in AFTER)} |"
-    yield f"|---|--:|--:|{'--:|' * len(AFTER)}"
-    for job, ours, order in zip(jobs, replays["sweep tune"], replays["simulated order"], strict=True):
-        cells = [f"{100 * a:.1f}, {100 * b:.1f}" for a, b in zip(ours.regret, order.regret, strict=True)]
-        ran = int((~np.isnan(job.seconds)).sum())
-        yield f"| {job.name} | {len(job.seconds)} | {ran} | {' | '.join(cells)} |"
+    )
 
 
 def beside_lines(jobs: Sequence[Job], each: int = 6) -> Iterator[str]:
@@ -393,13 +329,9 @@ def main() -> None:
     parser.add_argument("grids", nargs="*", type=Path, metavar="GRID")
     parser.add_argument("--set", help="only this set")
     parser.add_argument("--stack", help="simulate all rows as this stack; default: each as its own")
-    parser.add_argument("--model", help="only this model")
-    parser.add_argument("--gpus", type=int, help="only jobs on up to so many GPUs")
-    parser.add_argument("--least", type=int, default=LEAST_PLANS, help="plans of a job that ran")
+    parser.add_argument("--least", type=int, default=4, help="plans of a job that ran")
     parser.add_argument("--scatter", type=float, default=0.0, help="standard deviation of ln(seconds) from run to run")
     parser.add_argument("--slow-first", type=float, default=1.0, help="factor on the first run of a loop")
-    parser.add_argument("--erratic", action="store_true", help="also rows that are slower than they should be")
-    parser.add_argument("--jobs", action="store_true", help="print each job")
     parser.add_argument("--beside", action="store_true", help="what one run tells of all other plans, no loops")
     given = parser.parse_args()
     begun = time.process_time()
@@ -410,13 +342,10 @@ def main() -> None:
     if given.beside:
         print(*beside_lines(jobs), sep="\n")
         return
-    lines, replays = loop_table(jobs)
     plans = np.mean([len(job.seconds) for job in jobs])
     stack = "of each row" if given.stack is None else given.stack or "not named"
     print(f"{len(jobs)} jobs, {plans:.0f} plans a job, stack {stack}. Regret in percent: mean / worst.\n")
-    print(*lines, "", *stop_lines(jobs), sep="\n")
-    if given.jobs:
-        print("", *job_lines(jobs, replays), sep="\n")
+    print(*loop_lines(jobs), "", stop_line(jobs), sep="\n")
     sys.stderr.write(f"CPU seconds: {made - begun:.1f} to simulate, {time.process_time() - made:.1f} to replay\n")
 
 

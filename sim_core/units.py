@@ -28,15 +28,12 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
 }
 _COUNTS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _EXAMPLE = {"s": ("s", "ms", "us"), "B": ("GB",), "B/s": ("Gb/s",), "FLOP/s": ("TFLOP/s",), "W": ("W",)}
-_USUAL: dict[str, dict[str, tuple[str, ...]]] = {
-    "s": {"s": ("sec", "secs", "second", "seconds")},
-    "B": {"B": ("byte", "bytes", "Byte", "Bytes")},
-    "B/s": {
-        "b/s": ("bps", "bit/s", "bits/s", "Bit/s", "Bits/s"),
-        "B/s": ("Bps", "byte/s", "bytes/s", "Byte/s", "Bytes/s", "B/sec"),
-    },
-    "FLOP/s": {"FLOP/s": ("FLOPS", "FLOPs", "FLOPs/s", "FLOP", "FLOPS/s", "Flops", "Flop/s", "flops", "flop/s", "flops/s")},
-    "W": {"W": ("watt", "watts", "Watt", "Watts")},
+_USUAL: dict[str, dict[str, str]] = {
+    "s": {"s": "sec secs second seconds"},
+    "B": {"B": "byte bytes Byte Bytes"},
+    "B/s": {"b/s": "bps bit/s bits/s Bit/s Bits/s", "B/s": "Bps byte/s bytes/s Byte/s Bytes/s B/sec"},
+    "FLOP/s": {"FLOP/s": "FLOPS FLOPs FLOPs/s FLOP FLOPS/s Flops Flop/s flops flop/s flops/s"},
+    "W": {"W": "watt watts Watt Watts"},
     "": {},
 }
 """Usual spellings of each unit."""
@@ -57,7 +54,7 @@ def _canonical(text: str, unit: str) -> str:
         raise SpecError(f"unit {shown(text)}: bits or bytes? Expected {text[0].upper()}b/s or {text[0].upper()}B/s")
     small = text.islower()
     text = text.replace("\u00b5", "u").replace("\u03bc", "u")  # both signs of micro
-    spelled = ((word, usual) for usual, words in _USUAL[unit].items() for word in words)
+    spelled = ((word, usual) for usual, words in _USUAL[unit].items() for word in words.split())
     for word, usual in sorted(spelled, key=lambda pair: -len(pair[0])):
         if text.endswith(word):
             text = text.removesuffix(word) + usual

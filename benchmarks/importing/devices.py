@@ -9,14 +9,13 @@ from sim_core import Hardware
 from sweep.runs.devices import HardwareCell, hardware_cell, read_preset
 from sweep.runs.table import NotSimulated
 
-FABRICS: Final = (("EFA, AWS p5", "+EFA-v2"),)
-"""Words of a row's `interconnect`, and the fabric that they mean."""
+AWS_P5: Final = "EFA, AWS p5"
+"""In a row's `interconnect`: its fabric is the second version of EFA."""
 
 
 def hardware_of(row: Row) -> HardwareCell:
     """The preset of a row's device, with the row's memory, node and network where they are others. Raises NotSimulated."""
-    fabric = next((fabric for words, fabric in FABRICS if words in row.text("interconnect")), "")
-    stated = row.count("gpus_per_node") or None
+    stated, fabric = row.count("gpus_per_node") or None, "+EFA-v2" if AWS_P5 in row.text("interconnect") else ""
     cell = hardware_cell(row.text("hw"), stated, (row.number("mem_gib") or 0.0) * 2**30, fabric)
     values = dict(cell) if isinstance(cell, dict) else {"preset": cell}
     hardware = read_preset(str(values["preset"]))
@@ -27,7 +26,7 @@ def hardware_of(row: Row) -> HardwareCell:
     except NotSimulated:
         if row.count("gpus") > hardware.value("gpus_per_node"):
             raise
-        return cell  # no message leaves the node
+        network = None  # no message leaves the node
     if network is None:
         return cell
     node = network * hardware.value("gpus_per_node") / gpus

@@ -51,8 +51,7 @@ def _usual(row: Row) -> Mapping[str, str]:
         return release_defaults(of_round, row.text("release"), *_run_on(row)).features
     if (image := re.search(SAID.core_image, row.text("release"))) and "megatron-core" in row.text("framework").lower():
         return release_defaults("megatron-core", "0.12" if image[1] >= "25.04" else "0.11", *_run_on(row)).features
-    defaults = _defaults(row) if row.text("experts") else None
-    return {} if defaults is None else defaults.features
+    return (row.text("experts") and (defaults := _defaults(row)) and defaults.features) or {}
 
 
 def _named(row: Row, stacks: Mapping[str, str]) -> str:

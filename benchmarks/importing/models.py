@@ -73,11 +73,8 @@ def _document(row: Row, name: str, sizes: dict[str, object]) -> dict[str, Any]:
     document: dict[str, Any] = {"name": name, "source": row.text("set"), **sizes}
     document |= {"kv_heads": row.count("kv_heads", row.count("heads"))}
     if row.text("experts"):
-        document["experts"] = {
-            "count": row.count("experts"),
-            "topk": row.count("topk", 1),
-            "ffn": row.count("moe_ffn", row.count("ffn")),
-        }
+        ffn = row.count("moe_ffn", row.count("ffn"))
+        document["experts"] = {"count": row.count("experts"), "topk": row.count("topk", 1), "ffn": ffn}
     document |= family if family is not None else _nearest(row, document)
     features = split_features(row.text("features"))
     tied = [value for name, value in (("tied", True), ("untied", False)) if features.get(name, "0") not in NO]
@@ -139,26 +136,27 @@ class Need(NamedTuple):
 
 
 NEEDS: Final = [Need(**row) for row in SAID.needs]
+INCONSISTENT: Final = "inconsistent"
+"""A cause of a failure that leaves nothing to ask of the plan."""
 
 
-def check_needs(row: Row) -> None:
-    """Raises NotSimulated for a run that needs what we do not have: asked of our models, whatever the row says of it."""
+def check_needs(row: Row) -> dict[str, Any]:
+    """No cells. Raises NotSimulated for a run that needs what we do not have: asked of our models, whatever the row says."""
+    if row.other_cause == INCONSISTENT:
+        raise NotSimulated(f"did not finish: {row.other_cause}")
     name = row.text("model").lower().rpartition(":")[2]
-    bare = _bare(name)
-    kind, verdict = row.text("kind").lower(), row.text("simulable").lower()
-    said = _said(row)
+    kind, verdict, said, bare = row.text("kind").lower(), row.text("simulable").lower(), _said(row), _bare(name)
     needed = [need for need in NEEDS if (need.models and bare.startswith(tuple(need.models))) or re.search(need.said, said)]
     parts = [need for need in needed if need.models]  # a label may name several, of which the model has one
     had = any(_in_preset(need, preset_of_model(name)) for need in parts)
     for need in needed:
         if not had if need.models else need.field not in Model.model_fields:
             raise NotSimulated(f"not modelled: {need.what}")
-    if needed:
-        return
-    if kind not in SAID.whole:
+    if not needed and kind not in SAID.whole:
         raise NotSimulated(f"not modelled: kind {row.text('kind')[:40]}")
-    if verdict.startswith("none") and not re.search(SAID.otherwise, verdict):
+    if not needed and verdict.startswith("none") and not re.search(SAID.otherwise, verdict):
         raise NotSimulated(f"not modelled: {row.text('simulable')[:60]}")
+    return {}
 
 
 def _said(row: Row) -> str:

@@ -54,7 +54,6 @@ class Network(NamedTuple):
 class _Item(NamedTuple):
     """One network that a cell names."""
 
-    text: str
     role: str  # "compute", "else", or "" where it does not say
     kind: str  # "fabric", "dpu", "ethernet", "" (a NIC of no kind)
     nics: int | None  # of a node
@@ -64,9 +63,7 @@ class _Item(NamedTuple):
     @property
     def node(self) -> float | None:
         """Gb/s of all of a node's NICs of this kind; None if not stated."""
-        if self.rate is None:
-            return None
-        if self.total:
+        if self.total or self.rate is None:
             return self.rate
         return None if self.nics is None else self.nics * self.rate
 
@@ -96,8 +93,7 @@ def _plain(cell: str) -> str:
     text = _PCIE.sub(" ", _BUS.sub(" ", cell.replace("\u00d7", "x").replace("\u00a0", " ")))
     text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
     text = re.sub(r"(?:(?<![\w.-])|(?<=\d[xX]))(\d{1,2})\s*(?!xdr)[xX*]\s*(?=[\w(\[])", r"\1 x ", text, flags=re.IGNORECASE)
-    text = re.sub(r"(?<=[\s(])[xX](?=\d)", "x ", text)
-    return text
+    return re.sub(r"(?<=[\s(])[xX](?=\d)", "x ", text)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -113,7 +109,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _item(text: str, gpus: int, cell: str) -> _Item | None:
-    """What one item says; None if it is of no NIC."""
+    """What one item says; None if it is of no NIC. Raises NotSimulated if none is as fast, or ports are one or all of them."""
     ethernet = bool(_SAYS["ethernet"].search(text)) and not _SAYS["fabric"].search(text)
     fabric = not ethernet and bool(_SAYS["fabric"].search(text) or _SAYS["nic"].search(text))
     if _SAYS["inside"].search(text) and not fabric:
@@ -121,7 +117,8 @@ def _item(text: str, gpus: int, cell: str) -> _Item | None:
     matches, count = list(_RATE.finditer(text)), _count(text)
     if not fabric and count is None and any(match[3] == "B" for match in matches):
         return None  # bytes, of NVLink
-    rates = [_gigabits(match) for match in matches] or _implied(text)
+    rates = [float(match[1]) * (1000 if match[2] in "Tt" else 1) * (8 if match[3] == "B" else 1) for match in matches]
+    rates = rates or _implied(text)
     kind = "dpu" if _SAYS["dpu"].search(text) else "fabric" if fabric else "ethernet" if ethernet else ""
     if not (kind or rates or count):
         return None
@@ -133,25 +130,18 @@ def _item(text: str, gpus: int, cell: str) -> _Item | None:
     if (per := _PER_GPU.search(text)) is not None:
         share = gpus / (int(_WORDS.get(per[1].lower(), per[1])) if per[1] else 1)
         if rate is not None:
-            return _Item(text, role, kind, None, (count or 1) * rate * share, total=True)
+            return _Item(role, kind, None, (count or 1) * rate * share, total=True)
         count = None if count is None else round(count * share)
-    if rate is None or count is not None:
-        return _checked(_Item(text, role, kind, count, rate), cell)
-    total = bool(_SAYS["per_node"].search(text)) or rate > SAID.fastest_nic or bool(re.search(r"\befa\b", text, re.I))
-    return _Item(text, role, kind, None, rate, total and not _SAYS["per_nic"].search(text))
-
-
-def _checked(item: _Item, cell: str) -> _Item:
-    """The item. Raises NotSimulated if no NIC is as fast, or if it has several ports and may mean one or all of them."""
-    if item.rate is not None and item.rate > SAID.fastest_nic:
-        raise _ambiguous(cell, f"no NIC has {item.rate:g} Gb/s")
-    if item.role != "else" and item.rate is not None and item.kind != "ethernet" and _SAYS["ports"].search(item.text):
+    if rate is None:
+        return _Item(role, kind, count, rate)
+    if count is None:
+        total = bool(_SAYS["per_node"].search(text)) or rate > SAID.fastest_nic or bool(re.search(r"\befa\b", text, re.I))
+        return _Item(role, kind, None, rate, total and not _SAYS["per_nic"].search(text))
+    if rate > SAID.fastest_nic:
+        raise _ambiguous(cell, f"no NIC has {rate:g} Gb/s")
+    if role != "else" and kind != "ethernet" and _SAYS["ports"].search(text):
         raise _ambiguous(cell, "of each port, or of all")
-    return item
-
-
-def _gigabits(match: re.Match[str]) -> float:
-    return float(match[1]) * (1000 if match[2] in "Tt" else 1) * (8 if match[3] == "B" else 1)
+    return _Item(role, kind, count, rate)
 
 
 def _implied(text: str) -> list[float]:
@@ -169,7 +159,7 @@ def _count(text: str) -> int | None:
         return math.prod(map(int, times))
     if nics := _NICS.search(text):
         word = (nics[1] or nics[2]).lower()
-        return _WORDS[word] if word in _WORDS else int(word)
+        return int(_WORDS.get(word, word))
     after = _AFTER.search(text)
     return int(after[1]) if after else None
 
@@ -189,12 +179,8 @@ def _joined(items: Sequence[_Item]) -> list[_Item]:
     for item in items:
         last = joined[-1] if joined else None
         if last is not None and _completes(last, item):
-            joined[-1] = last._replace(
-                nics=last.nics or item.nics,
-                rate=item.rate if last.rate is None else last.rate,
-                kind=last.kind or item.kind,
-                role=last.role or item.role,
-            )
+            rate = item.rate if last.rate is None else last.rate
+            joined[-1] = _Item(last.role or item.role, last.kind or item.kind, last.nics or item.nics, rate, last.total)
         elif not any(_repeats(item, other) for other in joined):
             joined.append(item)
     return joined
@@ -239,10 +225,8 @@ def _chosen(items: Sequence[_Item], gpus: int, cell: str) -> list[_Item]:
 def _fastest(items: Sequence[_Item], gpus: int, cell: str) -> _Item | None:
     """Of NICs of no stated purpose, one for each GPU that is faster, or more than twice as much as any other."""
     said = [item for item in items if item.rate is not None or (item.nics is not None and item.kind)] or list(items)[:1]
-    if len(said) <= 1:
-        return said[0] if said else None
-    if all(item.rate is None for item in said):
-        return said[0]
+    if len(said) <= 1 or all(item.rate is None for item in said):
+        return next(iter(said), None)
     for item in said:
         others = [other.node for other in said if other is not item]
         if item.node is None or None in others:

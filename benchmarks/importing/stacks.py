@@ -30,26 +30,28 @@ def stack_cell(row: Row, model: Model) -> str | dict[str, object]:
 
     A framework without a page has the nearest one (`sweep.frameworks.stacks`).
     """
-    framework = "" if stack_name(row, model) else row.text("framework")[:LONGEST_NAME]
     name = _page(row, model)
-    facts = _facts(row, name)
-    plain = {fact: STACK_FACTS[fact].plain(value) for fact, value in facts.items()}
-    named = {"preset": name, "framework": framework} if framework else {"preset": name}
-    return {**named, **plain} if facts or framework else name
+    cell: dict[str, object] = {} if stack_name(row, model) else {"framework": row.text("framework")[:LONGEST_NAME]}
+    cell |= {fact: STACK_FACTS[fact].plain(value) for fact, value in _facts(row, name).items()}
+    return {"preset": name, **cell} if cell else name
 
 
 def _page(row: Row, model: Model) -> str:
     """The name of the page of a row's framework, or of the nearest."""
-    sharding = "parameters" if sharded(row) else ""
-    usual = row.text("dtype") == "fp16"
-    return stack_name(row, model) or nearest_stack(sharding, of_2022=_is_of_2022(row, model, usual))
+    of_2022 = _is_of_2022(row, model, usual=row.text("dtype") == "fp16")
+    return stack_name(row, model) or nearest_stack("parameters" if sharded(row) else "", of_2022=of_2022)
 
 
 def _facts(row: Row, name: str) -> dict[str, object]:
     """What a row says of its stack, in place of the page of `name`."""
     facts: dict[str, object] = {}
-    if name == "megatron-deepspeed" and _accumulates_in_fp32(row):
-        facts = dict(FP32_GRADIENTS)
+    # Megatron-LM sets --accumulate-allreduce-grads-in-fp32 wherever it trains in bf16 (arguments.py); BLOOM's launch script has
+    # "ZERO_STAGE=0 # important: bf16 must use z0" (bigscience, tr11-176B-ml.slurm), as BF16_Optimizer does what ZeRO 1 would;
+    # and the one run of its trials without ZeRO held 20 bytes a weight (chronicles-prequel.md#L670), 2 + 2 + 4 + 12. Under
+    # ZeRO 1 bf16 ran with 16-bit gradients before.
+    without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
+    if name == "megatron-deepspeed" and (without_zero or re.search(SAID.fp32_accumulation, row.text("notes").lower())):
+        facts |= FP32_GRADIENTS
     if row.text("zero") in SAID.optimizer:
         facts["sharding"] = SAID.optimizer[row.text("zero")]
     if _is_of(row, SAID.eager_gates) and row.text("model").lower().startswith("llama"):
@@ -75,9 +77,8 @@ def _of_trainer(row: Row, *, pure: bool, autocast: bool) -> dict[str, object]:
     logits = 0.0 if "liger" in kernels else 8.0 if "foak" in kernels else 12.0
     logits += 2.0 if logits and not autocast else 0.0
     logits *= 0.5 if row.text("model").lower().startswith(tuple(SAID.big_code)) else 1.0
-    fused: dict[str, object] = (
-        {"norm_bytes": NORM, "rotary_bytes": ROTARY, "loss_bytes": (18.0, 26.0)} if "foak" in kernels else {}
-    )
+    foak = {"norm_bytes": NORM, "rotary_bytes": ROTARY, "loss_bytes": (18.0, 26.0)}
+    fused: dict[str, object] = {**foak} if "foak" in kernels else {}
     fused |= {"loss_bytes": LOSS_FUSED} if "liger" in kernels else {}
     if not sharded(row) and row.count("ga", 1) == 1:  # the only gradient is .grad
         fused["accumulation_bytes"] = 0.0
@@ -89,10 +90,8 @@ def differences(row: Row, model: Model) -> list[str]:
     name, suggested = stack_name(row, model), _named(row)
     if suggested == "megatron-2022" and _is_newer(model):
         suggested = "megatron-core"
-    lines = []
-    if name != suggested:
-        dated = row.text("release") or row.text("framework")
-        lines = [f"name and model say {suggested}, {dated} is {name}: the page of {name} is taken"]
+    dated = row.text("release") or row.text("framework")
+    lines = [f"name and model say {suggested}, {dated} is {name}: the page of {name} is taken"] if name != suggested else []
     page = read_stack(_page(row, model))
     said = dict[str, str]()
     for key, text in features_of(row).items():
@@ -105,18 +104,6 @@ def differences(row: Row, model: Model) -> list[str]:
     return lines
 
 
-def _accumulates_in_fp32(row: Row) -> bool:
-    """Whether a run with DeepSpeed has fp32 gradients: as its notes say, or in bf16 without ZeRO.
-
-    Megatron-LM sets --accumulate-allreduce-grads-in-fp32 wherever it trains in bf16 (arguments.py); BLOOM's launch script has
-    "ZERO_STAGE=0 # important: bf16 must use z0" (bigscience, tr11-176B-ml.slurm), as BF16_Optimizer does what ZeRO 1 would; and
-    the one run of its trials without ZeRO held 20 bytes a weight (chronicles-prequel.md#L670), 2 + 2 + 4 + 12. Under ZeRO 1
-    bf16 ran with 16-bit gradients before.
-    """
-    without_zero = row.text("dtype") == "bf16" and row.text("zero") in ("", "0")
-    return without_zero or re.search(SAID.fp32_accumulation, row.text("notes").lower()) is not None
-
-
 def stack_name(row: Row, model: Model) -> str:
     """The name of the stack of a row's framework; empty for one without a page. Raises NotSimulated where none is stated.
 
@@ -125,9 +112,7 @@ def stack_name(row: Row, model: Model) -> str:
     name, release = _named(row), row.text("release")
     if name in ("nemo", "nemo-24") and re.fullmatch(SAID.of_nemo, release):
         return "nemo" if re.fullmatch(SAID.nemo_25, release) else "nemo-24"
-    if name == "megatron-2022" and not _is_of_2022(row, model, usual=True):
-        return "megatron-core"
-    return name
+    return "megatron-core" if name == "megatron-2022" and not _is_of_2022(row, model, usual=True) else name
 
 
 def _named(row: Row) -> str:
@@ -154,14 +139,11 @@ def _is_newer(model: Model) -> bool:
     return model.gated or model.position == "rotary" or model.experts is not None
 
 
-def overlaps(row: Row) -> bool:
-    """Whether gradients and parameters travel beside compute; sharded parameters always do."""
-    return sharded(row) or _is_of(row, (*SAID.reducing, *SAID.overlapping))
-
-
-def overlaps_tp(row: Row) -> bool:
-    """Whether tensor-parallel messages travel beside compute."""
-    return _is_of(row, SAID.overlapping) or SAID.async_tp in row.text("notes").lower()
+def overlaps(row: Row) -> dict[str, bool]:
+    """What runs of a row's framework send beside compute: messages of tp, gradients, parameters (if sharded, always)."""
+    beside_tp = _is_of(row, SAID.overlapping) or SAID.async_tp in row.text("notes").lower()
+    beside = sharded(row) or _is_of(row, (*SAID.reducing, *SAID.overlapping))
+    return {"overlap_tp": beside_tp, "overlap_grad": beside, "overlap_param": beside}
 
 
 def _is_of(row: Row, frameworks: Sequence[str]) -> bool:
@@ -222,12 +204,6 @@ def checkpointing_of(row: Row) -> str:
     return "+".join(modules)
 
 
-def _noted_policy(row: Row) -> str:
-    """A policy of recompute that the notes of a run with MaxText name; empty if they name none."""
-    named = re.search(r"\bremat (\w+)", row.text("notes").lower())
-    return named[1] if named and named[1] in POLICIES else ""
-
-
 def _modules(stated: str) -> list[str] | None:
     """The modules that a cell names; ["selective"] where it says no more, or the core of attention; None for what is none."""
     listed = re.sub(r"^sel(?:ective)?\b[\s:(]*", "", stated).rstrip(") ")
@@ -241,7 +217,9 @@ def _modules(stated: str) -> list[str] | None:
 def memory_untold(row: Row) -> bool:
     """Whether its memory cannot be told: no plan is stated, its layers keep single tensors (JAX's policies), of which some
     custom policies do not say which, or some are on the host by the layer, stated or not."""
-    features, recompute = split_features(row.text("features")), _noted_policy(row) or row.text("recompute").lower()
+    noted = re.search(r"\bremat (\w+)", row.text("notes").lower())  # of MaxText
+    recompute = noted[1] if noted and noted[1] in POLICIES else row.text("recompute").lower()
+    features = split_features(row.text("features"))
     if not row.text("tp") or "plan_unknown" in features.get("quality_reason", ""):
         return True
     if _is_of(row, SAID.recomputing) and row.text("experts") and not recompute:
@@ -265,9 +243,8 @@ def layer_split(row: Row) -> str | list[int]:
     if _is_of(row, ("megatron-bridge",)) and layers == SAID.layout_layers:
         layout: str | list[int] = SAID.layouts.get(parts, "balanced")
         return layout
-    if _is_of(row, ACCOUNTING) and layers % parts and (layers + 2) % parts == 0:
-        return ENDS_AS_LAYERS
-    return "balanced"
+    ends = _is_of(row, ACCOUNTING) and layers % parts and (layers + 2) % parts == 0
+    return ENDS_AS_LAYERS if ends else "balanced"
 
 
 def dispatcher_of(row: Row) -> str:

@@ -89,24 +89,9 @@ def read_table(path: Path) -> list[Row]:
 
     Raises FormatError (`path:line: column: found X, expected Y`).
     """
-    return _read(path, _shared().get(path.stem, {}) if path.resolve().parent == DATA.resolve() else {})
-
-
-def published_rows() -> list[Row]:
-    """The runs that others published, of all tables."""
-    return [row for path in (COMMITTED, *(DATA / f"{name}.csv" for name in _shared())) for row in read_table(path)]
-
-
-def _shared() -> dict[str, dict[str, str]]:
-    """The cells that all runs of a grid share, by its name."""
-    with TABLES.open(encoding="utf-8", newline="") as file:
-        return {cells.pop("table"): cells for cells in csv.DictReader(file)}
-
-
-def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
-    """The runs of a table, whose heading lacks the columns that all runs share."""
     name, lines = str(path), read_csv(path)
     _, columns = next(lines, (1, []))
+    shared = _shared().get(path.stem, {}) if path.resolve().parent == DATA.resolve() else {}
     annotates = "id" in columns and not set(SAID.required) & {*shared, *columns}
     check_columns(name, [*shared, *columns], COLUMNS, () if annotates else SAID.required)
     published = {row.text("id"): row.values for row in published_rows()} if annotates else {}
@@ -124,9 +109,18 @@ def _read(path: Path, shared: Mapping[str, str]) -> list[Row]:
     return rows
 
 
+def published_rows() -> list[Row]:
+    """The runs that others published, of all tables."""
+    return [row for path in (COMMITTED, *(DATA / f"{name}.csv" for name in _shared())) for row in read_table(path)]
+
+
+def _shared() -> dict[str, dict[str, str]]:
+    """The cells that all runs of a grid share, by its name."""
+    with TABLES.open(encoding="utf-8", newline="") as file:
+        return {cells.pop("table"): cells for cells in csv.DictReader(file)}
+
+
 def _annotations() -> dict[str, dict[str, str]]:
     """The cells of ANNOTATIONS by id."""
-    lines = read_csv(ANNOTATIONS)
-    _, columns = next(lines)
-    cells = [cells_by_column(ANNOTATIONS, number, columns, values) for number, values in lines]
-    return {row["id"]: {column: value for column, value in row.items() if value} for row in cells}
+    with ANNOTATIONS.open(encoding="utf-8", newline="") as file:
+        return {cells["id"]: {column: text for column, text in cells.items() if text} for cells in csv.DictReader(file)}

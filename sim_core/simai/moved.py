@@ -45,9 +45,8 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
         if not field.in_text and getattr(plan, field.name) != field.codes_of([field.default or 0])[0]:
             raise SpecError(f"{field.name}: cannot be expressed in this format")
     base = workload.base
-    own = plan.layers == workload.layers and all(
-        getattr(plan, name) == getattr(base, name) for name in ("tp", "pp", "ep", "ga", "micro_batch")
-    )
+    sizes = "tp", "pp", "ep", "ga", "micro_batch"
+    own = plan.layers == workload.layers and all(getattr(plan, name) == getattr(base, name) for name in sizes)
     scale = np.empty(moving.N_RULES)
     moving.rule_scales(
         plan.micro_batch / base.micro_batch, plan.tp / base.tp, plan.ep / base.ep, 1.0, 1.0, moving.EXPONENTS, scale
@@ -80,7 +79,7 @@ class _Moved:
             self.arrays.last_unit: micro[len(micro) - sections.tail :],
         }
         for layer, unit in zip(sections.layers, self.kinds.tolist(), strict=False):
-            self.of_unit.setdefault(unit, micro[layer.start : layer.stop])
+            self.of_unit.setdefault(unit, [micro[k] for k in layer])
 
     def records(self) -> list[Record]:
         """All lines, in the order of the text."""
@@ -102,8 +101,8 @@ class _Moved:
         if ga * in_file % of == 0:
             return ga * in_file // of
         if self.plan.fidelity == SIMAI:
-            counted = f"{ga * in_file / of:g} of them"
-            raise SpecError(f"ga {ga}: the file holds {in_file} of its {of} micro-batches, so this plan counts {counted}")
+            held = f"the file holds {in_file} of its {of} micro-batches"
+            raise SpecError(f"ga {ga}: {held}, so this plan counts {ga * in_file / of:g} of them")
         return ga
 
     def _parts(self) -> list[_Part]:
@@ -173,7 +172,15 @@ class _Moved:
             sizes = map(_moved_bytes, record.comm_bytes, self.scale[pieces.comm_rule[row]].tolist())
             moved = record._replace(comm_bytes=tuple(sizes))
             apart = self._apart(row, moved, runs, part)
-            records += [moved, *[_again_record(moved, runs)] * apart]
+            # its collective hides behind its compute, as in the forward
+            sent = (record.collective[FORWARD], record.suffix[FORWARD], moved.comm_bytes[FORWARD]) if runs else ("NONE", "", 0)
+            rerun = moved._replace(
+                name=record.name[:_NAME_LENGTH] + RECOMPUTE,
+                collective=("NONE", sent[0], "NONE"),
+                suffix=("", sent[1], ""),
+                comm_bytes=(0, sent[2], 0),
+            )
+            records += [moved, *[rerun] * apart]
             columns += [(forward, of_input + (0.0 if apart else ns), of_weights), *[(0.0, 0.0, ns / max(apart, 1))] * apart]
         return records, np.array(columns)
 
@@ -190,17 +197,6 @@ class _Moved:
         if not again.is_integer():
             raise SpecError(f"{told} {again:g} times in the mean of its layers")
         return int(again)
-
-
-def _again_record(record: Record, again: float) -> Record:
-    """The forward of a record, run in the backward; its collective hides behind its compute, as in the forward."""
-    sent = (record.collective[FORWARD], record.suffix[FORWARD], record.comm_bytes[FORWARD]) if again else ("NONE", "", 0)
-    return record._replace(
-        name=record.name[:_NAME_LENGTH] + RECOMPUTE,
-        collective=("NONE", sent[0], "NONE"),
-        suffix=("", sent[1], ""),
-        comm_bytes=(0, sent[2], 0),
-    )
 
 
 def _in_whole_ns(records: list[Record], times: Floats, repetitions: int, excess: int) -> list[list[Record]]:

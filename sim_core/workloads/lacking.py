@@ -87,9 +87,11 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     arrays, names, told = recorded.arrays, recorded.names, []
     groups, rows = [], []
     if not recorded.has_tp_messages:
-        groups, told = [TP], ["collectives on TP"]
+        groups.append(TP)
+        told.append("collectives on TP")
     if recorded.has_experts and not recorded.has_ep_messages:
-        groups, told = [*groups, EP], [*told, "all-to-alls of experts"]
+        groups.append(EP)
+        told.append("all-to-alls of experts")
     if groups:
         arrays, names, formed = with_messages(recorded, modelled, groups)
         if TP in formed:  # `embedding_grads`
@@ -97,17 +99,23 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
             rows = [StepRow(AFTER_GRADIENTS, INPUT_GRADIENT, comm_kind=ALL_REDUCE, comm_group=TP, comm_bytes=size)]
     if not arrays.p2p_bytes > 0:
         told.append("pipeline sends")
-        size = float(pipeline_bytes(modelled.model, modelled.keys_at(arrays.base))[0])
-        rule = moving.SHARDED_ACTIVATION if modelled.sequence_parallel else moving.ACTIVATION
-        arrays = arrays._replace(p2p_bytes=size, p2p_rule=rule)
+        arrays = arrays._replace(
+            p2p_bytes=float(pipeline_bytes(modelled.model, modelled.keys_at(arrays.base))[0]),
+            p2p_rule=moving.SHARDED_ACTIVATION if modelled.sequence_parallel else moving.ACTIVATION,
+        )
     if recorded.kind == SIMAI and float(arrays.step.compute_s.sum()) < LEAST_OPTIMIZER_S:
         told.append("optimizer")
         arrays = arrays._replace(optimizer=optimizer_of(of_model, arrays.base))
     gradients, shares = _gradients(replace(recorded, arrays=arrays), of_model, modelled, told)
     step = StepPieces(*(np.concatenate(both) for both in zip(arrays.step, step_pieces(rows + gradients), strict=True)))
-    known = (recorded.gradients_known[0] or not arrays.layered_gradients, True)
-    arrays = arrays._replace(step=step, shares=shares)
-    whole = replace(recorded, arrays=arrays, names=names, gradients_known=known, ends_known=True, replicated_known=True)
+    whole = replace(
+        recorded,
+        arrays=arrays._replace(step=step, shares=shares),
+        names=names,
+        gradients_known=(recorded.gradients_known[0] or not arrays.layered_gradients, True),
+        ends_known=True,
+        replicated_known=True,
+    )
     return whole, tuple(told)
 
 

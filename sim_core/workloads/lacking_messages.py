@@ -92,8 +92,7 @@ def with_messages(recorded: Workload, modelled: Modelled, groups: list[int]) -> 
         formed = [group for group in groups if (found.has_tp_messages if group == TP else found.has_ep_messages)]
         arrays = found.arrays if formed else arrays
     left = [group for group in groups if group not in formed]
-    columns, names = _with_pieces(arrays, recorded.names, modelled, left) if left else (arrays, recorded.names)
-    return columns, names, formed
+    return *(_with_pieces(arrays, recorded.names, modelled, left) if left else (arrays, recorded.names)), formed
 
 
 def sizes_of(modelled: Modelled, base: BasePlan) -> Sizes:
@@ -146,9 +145,8 @@ def _with_pieces(arrays: Arrays, names: Words, modelled: Modelled, groups: list[
     for k, (to, phase, message) in enumerate(added):
         _put(more, k, phase, message)
         more.rerun[k] = next(iter(given.rerun[given.unit == to]), 0.0)  # as often as the work beside it
-    both = [np.concatenate(columns) for columns in zip(given, more, strict=True)]
-    order = np.argsort(both[0], kind="stable")
-    pieces = Pieces(*(column[order] for column in both))
+    order = np.argsort(np.append(given.unit, more.unit), kind="stable")
+    pieces = Pieces(*(np.concatenate(both)[order] for both in zip(given, more, strict=True)))
     told = (*names, *[DERIVED] * len(added))
     columns = arrays._replace(pieces=pieces, unit_layers=tables, first_unit=ends[0], last_unit=ends[1])
     return columns, tuple(told[k] for k in order.tolist())
@@ -165,7 +163,8 @@ def _of_unit(modelled: Modelled, unit: Unit, part: float, base: BasePlan, groups
             size = float(sent.bytes[0, k]) * part
             if on_tp == (group == TP) and size > 0:
                 rule = moving.ACTIVATION if on_tp else moving.SHARDED_ACTIVATION
-                rule = moving.FIXED if name.startswith("routing") else rule
+                if name.startswith("routing"):
+                    rule = moving.FIXED
                 yield int(sent.phase[k]), Message(int(sent.kind[k]), group, size, rule)
 
 

@@ -57,11 +57,9 @@ def plausibility(workload: Workload) -> Plausibility:
         told = f"{short(flops, 'FLOP')} a token, forward and backward, with the whole square of attention"
         return Plausibility(flops, False, told, (), doubts)
     model = implied_model(workload)
-    missing = model.missing if model.active is None else ()
-    if workload.sequence is None:
-        missing = (*missing, "tokens: workload.sequence")
+    missing = ("tokens: workload.sequence",) if workload.sequence is None else ()
     if model.active is None:
-        return Plausibility(None, model.approximate, "", missing, doubts)
+        return Plausibility(None, model.approximate, "", model.missing + missing, doubts)
     bound = "about " if model.approximate else ""
     told = f"{FLOPS_PER_PARAMETER} x {bound}{short(model.active, '')} parameters x tokens"
     return Plausibility(FLOPS_PER_PARAMETER * model.active, model.approximate, told, missing, doubts)

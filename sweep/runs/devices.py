@@ -1,9 +1,12 @@
 """Devices by the names that tables, logs and drivers give them: the presets that they may mean."""
 
 import re
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 
 from sim_core import Fields, Hardware, Words, preset_names, read_hardware
+from sim_core.documents import shipped_document
 from sweep.frameworks.stacks import assumed
 from sweep.runs.table import NotSimulated
 
@@ -18,19 +21,8 @@ CAPACITY = 0.1
 """How far a stated memory may be from that of a preset whose name has none: vendors round (H200-141GB, B200-180GB)."""
 RACK = 64
 """GPUs of a rack of 72 that a job of a power of two takes, so that its groups stay inside racks. No published run states it."""
-_NVL = {"peak_flops_bf16": "835.5 TFLOP/s", "nvls": False}
-STAND_INS: dict[tuple[str, str], tuple[str, Fields]] = {
-    ("H200", "NVL"): ("H200-SXM", {**_NVL, "sustained_scale": 1.34, "power": "600 W"}),
-    ("H100", "NVL"): ("H200-SXM", {
-        **_NVL, "sustained_scale": 1.53, "power": "400 W", "memory": "93.1 GiB", "memory_bandwidth": "3938 GB/s",
-    }),
-    ("MI350X", ""): ("MI355X", {
-        "peak_flops_bf16": "2306.9 TFLOP/s", "peak_flops_fp8": "4614 TFLOP/s", "peak_flops_fp4": "9228 TFLOP/s",
-        "power": "1000 W",
-    }),
-}  # fmt: skip
-"""Chip and form of devices without a preset, the nearest, and what their data sheets have otherwise (NVIDIA H200 and H100 NVL,
-AMD Instinct MI350X). `sustained_scale`: that of the preset times the ratio of the powers to 1/3, as of H100-96G-500W."""
+STAND_INS: Mapping[str, tuple[str, Fields]] = shipped_document(Path(__file__).with_name("stand_ins.yaml"))
+"""By chip and form: the nearest preset of devices without one, and what their data sheets have otherwise."""
 HardwareCell = str | Fields
 """What the `hardware` of a spec takes: a preset, or a mapping of a preset and numbers."""
 
@@ -125,7 +117,7 @@ def hardware_cell(device: str, gpus_per_node: int | None = None, used: float = 0
 def nearest_to(device: str) -> tuple[str, Fields] | None:
     """The preset that stands for a device without one, and what its data sheet has otherwise; None of others."""
     name = Name(device)
-    return STAND_INS.get((name.chip, name.form))
+    return STAND_INS.get(f"{name.chip} {name.form}".strip())
 
 
 def stand_in(device: str) -> str:

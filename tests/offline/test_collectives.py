@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.collectives import BAR_PERCENT, Compared, as_json, as_markdown, compare, published, summary
+from benchmarks.collectives import BAR_PERCENT, Measured, as_json, as_markdown, compare, published, summary
 from sim_core import SpecError, collective_seconds, read_hardware
 
 KNOWN_FAR = {
@@ -19,12 +19,12 @@ KNOWN_FAR = {
 
 
 @pytest.fixture(scope="module")
-def compared() -> list[Compared]:
+def compared() -> list[Measured]:
     """All published tables with what they take here."""
     return compare(published())
 
 
-def test_the_cost_model_is_within_the_bars_on_stated_fabrics(compared: list[Compared]) -> None:
+def test_the_cost_model_is_within_the_bars_on_stated_fabrics(compared: list[Measured]) -> None:
     found = summary(compared)
     assert found.rows["large"] > 400
     assert found.rows["small"] > 200
@@ -54,14 +54,14 @@ SMALL = 1.01 * 2**20
     ],
 )
 def test_small_messages_between_nodes_take_as_long_as_measured(
-    compared: list[Compared], fabric: str, operation: str, off: float
+    compared: list[Measured], fabric: str, operation: str, off: float
 ) -> None:
     """Up to 1 MB the presets were 20 to 55 % too fast: the median over the sizes of all tables of a fabric and operation."""
     ratios = [
         ratio
         for one in compared
-        if one.table.fabric == fabric and one.table.operation == operation and one.table.nodes > 1 and one.table.quality == "ok"
-        for size, ratio in zip(one.table.sizes, one.ratios, strict=True)
+        if one.fabric == fabric and one.operation == operation and one.nodes > 1 and one.quality == "ok"
+        for size, ratio in zip(one.sizes, one.ratios, strict=True)
         if size <= SMALL
     ]
     assert len(ratios) > 10
@@ -78,7 +78,7 @@ def test_every_published_table_has_a_source_and_rises_with_size() -> None:
         assert np.all(np.diff(table.sizes) > 0), table.name
 
 
-def test_both_forms_are_printed(compared: list[Compared]) -> None:
+def test_both_forms_are_printed(compared: list[Measured]) -> None:
     assert "Messages of 16 MB and more: median error" in as_markdown(compared)
     assert {"operation", "nodes", "bytes_from", "median_error", "fabric"} <= set(json.loads(as_json(compared))[0])
 

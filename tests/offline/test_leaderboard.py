@@ -5,9 +5,10 @@ import math
 import pytest
 
 from benchmarks.importing.table import Row as Told
-from benchmarks.leaderboard import EVERYTHING, NAIVE, OURS, THUMB, Standing, leaderboard
+from benchmarks.leaderboard import EVERYTHING, NAIVE, OURS, THUMB, leaderboard
 from sweep.runs.simulation import Run
 from sweep.runs.table import published_rows
+from sweep.validation.figures import Figures
 from tests.offline.free_text import imported
 
 LLAMA = {
@@ -23,8 +24,8 @@ def run(predicted_s: float = 4.0, *, fits: bool = True, **changes: str) -> Run:
     return Run(imported(Told("runs.csv:2", LLAMA | changes)), predicted_s, fits=fits, peak_bytes=30 * 2**30)
 
 
-def standing(runs: list[Run], predictor: str, rows: str = EVERYTHING) -> Standing:
-    return next(one for one in leaderboard(runs) if (one.rows, one.predictor) == (rows, predictor))
+def standing(runs: list[Run], predictor: str, rows: str = EVERYTHING) -> Figures:
+    return leaderboard(runs)[rows, predictor]
 
 
 def test_a_rule_without_a_simulator_by_hand() -> None:
@@ -55,7 +56,7 @@ def test_a_rule_of_thumb_orders_plans_and_says_no_seconds() -> None:
     plans = [("1", "1", "2", "2000"), ("1", "1", "1", "1000"), ("2", "1", "1", "3000"), ("2", "2", "1", "4000")]
     runs = [run(tp=tp, pp=pp, mbs=mbs, iter_ms=ms) for tp, pp, mbs, ms in plans]
     found = standing(runs, THUMB)
-    assert (found.mape, found.memory_mape, found.oom_recall, found.jobs) == (None, None, None, 1)
+    assert (found.mape, found.memory_mape, found.oom_recall, found.groups) == (None, None, None, 1)
     assert found.regret == pytest.approx(100)
     assert found.spearman == pytest.approx(1 - 6 * 2 / (4 * 15))
 
@@ -69,7 +70,7 @@ def test_memory_calls_of_all_runs_that_could_not_run() -> None:
         run(fits=False, quality="sleep"),
     ]
     found = standing(runs, OURS)
-    assert (found.oom_runs, found.oom_precision, found.oom_recall, found.runs) == (2, 50, 50, 1)
+    assert (found.oom_runs, found.oom_precision, found.oom_recall, found.runs_dense) == (2, 50, 50, 1)
 
 
 def test_what_another_simulator_states_of_the_same_rows() -> None:

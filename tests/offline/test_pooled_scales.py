@@ -13,7 +13,7 @@ DEVICES = ("MI325X", "MI300X", "B200-SXM", "B300-SXM")
 def told(*rows: tuple[str, str, float, int], slope: float = 1.0) -> Cells:
     """Cells of (device, set, error, runs)."""
     device, name, error, count = zip(*rows, strict=True)
-    return Cells(device, name, np.array(error), np.full(len(rows), slope), np.array(count, float), 0.1)
+    return Cells(np.array(device), np.array(name), np.array(error), np.full(len(rows), slope), np.array(count, float), 0.1)
 
 
 def moved(cells: Cells, device: str = "MI325X") -> float:

@@ -33,17 +33,16 @@ FAR_ABOVE = 10
 def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
     """The checks that fire. Each compares the file with itself, or with a bound on the work that a record stands for."""
     kept = {c.record + (f".{PHASES[c.phase]}" if c.phase >= 0 else "") for c in choices if not c.unit}
-    checks = []
+    checks, step_s = [], NS * sum(sum(r.compute_ns) * n for r, n in (*file.runs, *((r, 1.0) for r in file.sections.once)))
     for check in (doubt for look in CHECKS for doubt in look(file)):
-        share = check.effect_s / file.compute_s if check.effect_s is not None and file.compute_s else None
+        share = check.effect_s / step_s if check.effect_s is not None and step_s else None
         checks.append(replace(check, share=share, kept=bool({check.record, check.record.partition(".")[0]} & kept)))
     return tuple(checks)
 
 
 def _lookup_s(file: File) -> float:
     """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
-    pass_s = file.activation / MEMORY_BANDWIDTH
-    return LOOKUP_PASSES * max(pass_s, KERNEL_S) if pass_s else 0.0
+    return LOOKUP_PASSES * max(file.activation / MEMORY_BANDWIDTH, KERNEL_S) if file.activation else 0.0
 
 
 def _number(records: Runs) -> float:

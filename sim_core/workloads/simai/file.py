@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from functools import cached_property
 
-from sim_core.units import NS, short
+from sim_core.units import short
 from sim_core.workloads.facts import Facts
 from sim_core.workloads.simai.sections import COUNT_BYTES, EMBEDDING, EXPERTS, RECORDS_OF_EXPERTS, Sections
 from sim_core.workloads.simai.text import Record
@@ -37,17 +37,18 @@ class File:
         self.sections, self.facts, self.header = sections, facts, text.header
         self.layers = len(sections.layers)  # of this stage
         self.activation, self.note = self._activation()  # bytes of sequence x hidden x micro-batch; where messages disagree
-        losses = (max(r.comm_bytes) // 4 for r in text.at(sections.after) if r.name == "cross_entropy1")
-        self.tokens = next(losses, 0)  # of a micro-batch, by the loss
+        # of a micro-batch, by the loss
+        self.tokens = next((max(r.comm_bytes) // 4 for r in text.at(sections.after) if r.name == "cross_entropy1"), 0)
         batch = facts.micro_batch or 1
         stated = (facts.sequence or 0) * batch or self.tokens
         self.sequence = stated / batch
         hidden = self.activation / 2 / stated if stated else 0.0
         self.hidden = int(hidden) if hidden == int(hidden) else 0
-        names = ("moe_grad_norm2", "grad_norm", "grad_param_comm")
-        before = text.at(sections.before)
-        reduced = [sum(r.comm_bytes[WEIGHT_GRADIENT] for r in before if r.name == name) / 4 for name in names]
-        self.experts, self.mixed, dense = reduced  # `mixed`: one record counts all parameters, without a profile
+        # `mixed`: one record counts all parameters, without a profile
+        self.experts, self.mixed, dense = (
+            sum(r.comm_bytes[WEIGHT_GRADIENT] for r in text.at(sections.before) if r.name == name) / 4
+            for name in ("moe_grad_norm2", "grad_norm", "grad_param_comm")
+        )
         self.dense = dense or max(self.mixed - self.experts, 0.0)
         # the vocabulary as a message has it: x hidden x 2 bytes
         self.vocabulary = next((float(r.comm_bytes[FORWARD]) for r in micro if r.name == "embedding_norm"), 0.0)
@@ -59,9 +60,9 @@ class File:
         self.with_experts = len(experts) // RECORDS_OF_EXPERTS  # layers
         # ranks tell each other their numbers of tokens
         counts = [r.comm_bytes[0] for r in experts if r.collective[FORWARD] == "ALLGATHER" and r.comm_bytes[0]]
-        whole = counts and len(experts) % RECORDS_OF_EXPERTS == 0
-        told = min(counts) // (COUNT_BYTES * self.header.tp * self.header.ep) if whole else 0
-        self.number = facts.experts or told  # experts of a layer
+        self.number = facts.experts or 0  # experts of a layer
+        if not self.number and counts and len(experts) % RECORDS_OF_EXPERTS == 0:
+            self.number = min(counts) // (COUNT_BYTES * self.header.tp * self.header.ep)
         # routed bytes: by the all-to-alls on EP (of 1/tp), else by the reduce-scatters on TP
         routed = max((r.comm_bytes[0] * self.header.tp for r in micro if r.suffix[0] == "_EP"), default=0) or max(
             (r.comm_bytes[0] for r in micro if "moe" in r.name and r.collective[0] == "REDUCESCATTER"), default=0
@@ -116,22 +117,12 @@ class File:
         """Matrices of a layer's shared experts, if every layer with experts has one."""
         return SHARED_MATRICES * (self.with_mlp == self.layers)
 
-    def mlp_width(self, ends: float) -> float:
-        """Width of a dense MLP, by what a layer has beside four squares of attention, where `ends` are no layer's."""
-        layer = ((self.dense - ends) / self.layers - self.norms) * self.header.tp
-        return (layer - 4 * self.hidden**2) / (2 * self.hidden)
-
     @cached_property
     def runs(self) -> Runs:
         """The records of the micro-batches, each with how often a step runs it on a stage."""
         repetitions = self.sections.repetitions
         counts = Counter(self.sections.text.at(repetitions.ravel()))
         return [(record, n * (self.header.ga / len(repetitions))) for record, n in counts.items()]
-
-    @cached_property
-    def compute_s(self) -> float:
-        """Seconds of all records in a step."""
-        return NS * sum(sum(r.compute_ns) * n for r, n in (*self.runs, *((r, 1.0) for r in self.sections.once)))
 
     def named(self, *starts: str) -> Runs:
         """The records of the micro-batches whose names begin so."""

@@ -3,23 +3,15 @@
 import re
 from collections import deque
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from sim_core.documents import Fields
+from sim_core.documents import Fields, shipped_document
 from sim_core.errors import FormatError, Place, nearest, shown
 from sim_core.limits import LARGEST, whole_number
 
 POLICY = "HYBRID_TRANSFORMER"
 RERUN_POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
-_MICRO = "AICB's benchmark of single collectives: no sizes of groups, no training step"
-_ASTRA = "ASTRA-sim 1.0: groups are dimensions of a network that the file does not describe"
-REFUSED_POLICIES = {
-    **dict.fromkeys(("MICRO", "MICRO_BENCHMARK"), _MICRO),
-    **dict.fromkeys(("ALL", "DATA", "MODEL", "HYBRID", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA", "HYBRID_CUSTOMIZED"), _ASTRA),
-    **dict.fromkeys(("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED", "DLRM"), f"{_ASTRA}; a recommendation model"),
-    "DISTRIBUTED_INFERENCE": f"{_ASTRA}; inference",
-}
-"""Policies of other generations and tools, and what such a file is."""
 LIST_KEYS = ("checkpoints", "checkpoint_initiates")
 TP_KEY = "model_parallel_NPU_group"
 HEADER_KEYS = (TP_KEY, "ep", "pp", "vpp", "ga", "all_gpus", *LIST_KEYS, "pp_comm")
@@ -65,21 +57,15 @@ def integer(text: str, place: Place, what: str, *, least: int = 0, most: int = _
     raise FormatError(*place, what, shown(text), expected)
 
 
-class HeaderLine(NamedTuple):
-    """Line 1 with the warnings about it. `first_generation`: it states only the TP group."""
+def read_header(place: Place, text: str, all_gpus: int | None) -> tuple[Header, bool, list[str]]:
+    """Line 1, whether it states only the TP group (the first generation), and warnings about it.
 
-    header: Header
-    first_generation: bool
-    warnings: list[str]
-
-
-def read_header(place: Place, text: str, all_gpus: int | None) -> HeaderLine:
-    """Parse line 1; `all_gpus` as `read_simai_text` has it. Raises FormatError."""
+    `all_gpus` as `read_simai_text` has it. Raises FormatError."""
     policy, *tokens = text.split()
     fail, valid = partial(FormatError, *place), f"{RERUN_POLICY} or {POLICY}"
-    if policy in REFUSED_POLICIES:
-        raise fail(f"policy {policy} is not supported ({REFUSED_POLICIES[policy]})", expected=valid)
     if policy not in (POLICY, RERUN_POLICY):
+        if told := shipped_document(Path(__file__).with_name("policies.yaml")).get(policy):
+            raise fail(f"policy {policy} is not supported ({told})", expected=valid)
         raise fail("unknown policy", shown(policy), valid)
     values, unknown = _entries(place, deque(tokens))
     said = [f"unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})" for key in unknown]
@@ -108,7 +94,7 @@ def read_header(place: Place, text: str, all_gpus: int | None) -> HeaderLine:
         said.append(f"{POLICY} runs nothing again: the checkpoint ids have no effect")
     if "vpp" not in values:
         said.append("the header has no `vpp:`, taken as 1")
-    return HeaderLine(header, first_generation, [f"{place[0]}:{place[1]}: {what}" for what in said])
+    return header, first_generation, [f"{place[0]}:{place[1]}: {what}" for what in said]
 
 
 def _entries(place: Place, tokens: deque[str]) -> tuple[Fields, list[str]]:

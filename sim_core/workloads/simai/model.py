@@ -32,13 +32,11 @@ def model_of(file: File) -> ImpliedModel:
     if words:
         ends = short(file.ends or 0.0, "")
         how.append(f"vocabulary {words:,.0f}: {ends} of a rank's parameters are {copies} x it x hidden / tp")
-    dense = None
     if not file.dense:
         missing.append("parameters: the file has no message of gradients")
-    else:
-        if file.ends is None:
-            missing.append("how often the embedding is counted: workload.sequence or workload.ffn")
-        dense = _dense(file, words, copies, how)
+    elif file.ends is None:
+        missing.append("how often the embedding is counted: workload.sequence or workload.ffn")
+    dense = _dense(file, words, copies, how) if file.dense else None
     routed, active = _experts(file, dense, how, missing)
     return ImpliedModel(
         layers=file.layers * header.pp,
@@ -75,10 +73,12 @@ def _dense(file: File, words: float, copies: int, how: list[str]) -> float:
     if file.ends is None:
         how.append(f"{kind} about {short(counted, '')}: {ranks}; they count the embedding several times{stages}")
         return counted
-    total = short(file.dense * tp * pp, "")
-    how.append(f"{kind} {short(counted, '')}: {ranks} = {total}, which counts the embedding {copies} times{stages}; here once")
+    total = f"{ranks} = {short(file.dense * tp * pp, '')}"
+    how.append(f"{kind} {short(counted, '')}: {total}, which counts the embedding {copies} times{stages}; here once")
     gated = gated_width(file.hidden)
-    if file.moe or not abs(file.mlp_width(file.ends + file.positions) - gated) < 1:
+    # width of a dense MLP, by what a layer has beside norms and four squares of attention
+    layer = ((file.dense - file.ends - file.positions) / file.layers - file.norms) * tp
+    if file.moe or not abs((layer - 4 * file.hidden**2) / (2 * file.hidden) - gated) < 1:
         return counted
     third = float(file.layers * pp * file.hidden * gated)
     if third:

@@ -59,8 +59,8 @@ def _divided(file: File) -> str:
     if not file.sequence:
         return "set workload.sequence"
     if not file.hidden:
-        size = short(file.activation, "B")
-        return f"sequences of {file.sequence:g} tokens do not divide the TP message of {size}: see workload.sequence"
+        message = f"the TP message of {short(file.activation, 'B')}"
+        return f"sequences of {file.sequence:g} tokens do not divide {message}: see workload.sequence"
     return _with_latents(file) if file.latent else _with_widths(file)
 
 

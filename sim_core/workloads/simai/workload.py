@@ -11,7 +11,7 @@ from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
 from sim_core.workloads.simai.file import File, first_excess_ns
-from sim_core.workloads.simai.header import RERUN_POLICY, Header
+from sim_core.workloads.simai.header import RERUN_POLICY
 from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
 from sim_core.workloads.simai.text import Record
 from sim_core.workloads.words import RULE_OF_GROUP
@@ -58,7 +58,12 @@ def workload_from_simai(file: File) -> Workload:
     excess_ns, others_ns = first_excess_ns(sections)
     if excess_ns > 0:
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
-    again = _rerun_counts(header, len(text.records))[sections.repetitions]
+    # how often the backward runs each line's forward again: from the nearest checkpoint up to, excluding, each initiate
+    steps = np.zeros(len(text.records))
+    for initiate in header.checkpoint_initiates if header.policy == RERUN_POLICY else ():
+        steps[header.checkpoints[bisect(header.checkpoints, initiate) - 1]] += 1
+        steps[initiate] -= 1
+    again = np.cumsum(steps)[sections.repetitions]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
     units, unit_of_layer = _units(sections, compute_s)
     places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
@@ -85,8 +90,8 @@ def workload_from_simai(file: File) -> Workload:
         least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
     )
     reduces_experts = bool((step.comm_group == DP_EP).any())
-    on_experts = bool((pieces.comm_bytes[np.isin(pieces.comm_group, (EP, DP_EP))] > 0).any())
-    has_experts = reduces_experts or on_experts or any("moe" in name for name in names)
+    on_experts = (pieces.comm_bytes[np.isin(pieces.comm_group, (EP, DP_EP))] > 0).any()
+    has_experts = reduces_experts or bool(on_experts) or any("moe" in name for name in names)
     return Workload(
         kind="simai",
         base=base,
@@ -138,16 +143,6 @@ def _units(sections: Sections, compute_s: Floats) -> tuple[int, Ints]:
     raise text.fault(-1, "too many layers", found, expected)
 
 
-def _rerun_counts(header: Header, lines: int) -> Floats:
-    """How often the backward runs each line's forward again: from the nearest checkpoint up to, excluding, each initiate."""
-    steps = np.zeros(lines)
-    if header.policy == RERUN_POLICY:
-        for initiate in header.checkpoint_initiates:
-            steps[header.checkpoints[bisect(header.checkpoints, initiate) - 1]] += 1
-            steps[initiate] -= 1
-    return np.cumsum(steps)
-
-
 def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, again: Floats) -> tuple[Pieces, tuple[str, ...]]:
     """The columns of all units' pieces, with the means over a unit's `places` in a micro-batch; `again[line]`: re-runs of its
     forward, and their seconds."""
@@ -188,10 +183,8 @@ def _step_pieces(records: Sequence[Record], first_s: float) -> StepPieces:
             if group in (DP, DP_EP):
                 role = GATHER_PARAMETERS if kind == ALL_GATHER else REDUCE_GRADIENTS
             if kind != NO_COMM and size:
-                sent = StepRow(
-                    role, phase, comm_kind=kind, comm_group=group, comm_bytes=float(size), comm_rule=comm_rules[phase]
-                )
-                rows.append(sent._replace(forward_on_ep=record.groups[FORWARD] == EP))
+                on_ep = record.groups[FORWARD] == EP
+                rows.append(StepRow(role, phase, 0.0, moving.FIXED, kind, group, float(size), comm_rules[phase], on_ep))
     return step_pieces(rows)
 
 
