@@ -67,6 +67,14 @@ NUMBERED = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for nam
 SWITCHES = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
 KNOWN = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
 """Flags that the plan is read from, and those of the launcher."""
+READ = frozenset(
+    flag_of(name)
+    for name in (
+        *(name for each in ARGUMENTS for name in each.names), *FLASH, *GRAPHS, "attention_backend", "cuda_graph_impl",
+        "cuda_graph_scope", "moe_router_fusion",
+    )
+)  # fmt: skip
+"""Flags that a plan or a fact of the stack is read from."""
 TOLD = (
     "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "sequence", "all_gpus", "dp", "sequence_parallel",
     "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "overlap_ep",
@@ -83,6 +91,11 @@ BY_ITSELF = ("tp", "pp", "vpp", "cp", "ep", "checkpointing", "sharding", "precis
 def is_kept(flag: str) -> bool:
     """Whether a flag has no part in the plan or the model."""
     return flag not in KNOWN and flag != model.TOKENIZER.flag and not says_model(flag)
+
+
+def is_read(flag: str) -> bool:
+    """Whether the plan, the model or a fact of the stack follows from a flag."""
+    return flag in READ or flag == model.TOKENIZER.flag or says_model(flag)
 
 
 def fields_of(dump: Dump) -> Fields:

@@ -33,7 +33,6 @@ SUM_BYTES = 4
 OPTIMIZERS = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
 """Optimizers of Megatron-LM; `dist_muon` is what `muon` with the distributed optimizer was called before core 0.17."""
 _WRITTEN_OPTIMIZERS = {"adamw": None, "muon": "muon", "sgd_momentum": "sgd"}  # None: Megatron-LM's default
-NS_STEPS = "5"
 CORE_ATTENTION = "core_attn"
 
 
@@ -292,8 +291,7 @@ def _fraction_in(dump: Dump) -> float | None:
 def offload_notes(dump: Dump) -> list[str]:
     """What is said of the host and not simulated, one line each."""
     names = [each.name for each in (FINE_OFFLOAD, CPU_OFFLOAD) if each.on(dump)]
-    notes = [f"{' and '.join(names)}: of what, is not told in words that we know"] if names and _offloaded(dump) is None else []
-    return notes + [f"{each.name}: not modelled" for each in (OFFLOAD_WEIGHTS, TORCH_OFFLOAD) if each.on(dump)]
+    return [f"{' and '.join(names)}: of what, is not told in words that we know"] if names and _offloaded(dump) is None else []
 
 
 FINE_OFFLOAD: Choice = Choice(
@@ -321,7 +319,6 @@ CPU_OFFLOAD: Choice = Choice(
     ),
 )  # fmt: skip
 OFFLOAD_LAYERS = Choice("cpu_offloading_num_layers", OF_NUMBER, "activation_offload", leaves_open=True)
-OFFLOAD_WEIGHTS = Choice("cpu_offloading_weights", OF_SWITCH)
 OPTIMIZER_OFFLOAD: Choice = Choice(
     "optimizer_cpu_offload", OF_SWITCH, "optimizer_offload", older=("cpu_optimizer",), read=_fraction_in,
     write=lambda plan: _updates_on_host(plan) > 0,
@@ -340,7 +337,6 @@ OVERLAP_OFFLOAD: Choice = Choice(
     read=lambda dump: OVERLAP_OFFLOAD.on(dump) if OPTIMIZER_OFFLOAD.on(dump) else None,
     write=lambda plan: _updates_on_host(plan) > 0 and bool(plan.fields.get("overlap_offload", True)),
 )  # fmt: skip
-TORCH_OFFLOAD = Choice("use_torch_optimizer_for_cpu_offload", OF_SWITCH)
 
 
 def _optimizer_in(dump: Dump) -> str | None:
@@ -351,12 +347,10 @@ def _optimizer_in(dump: Dump) -> str | None:
 
 def optimizer_notes(dump: Dump) -> list[str]:
     """What is said of the optimizer and not simulated, one line each."""
-    optimizer, steps = OPTIMIZER.word(dump, "adam"), MUON_STEPS.word(dump, NS_STEPS)
+    optimizer = OPTIMIZER.word(dump, "adam")
     notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
     if MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) not in FSDP:
         notes.append(f"{MEGATRON_FSDP.name} without {STRATEGY.name}: versions differ, so sharding is left open")
-    if _optimizer_in(dump) == "muon" and steps != NS_STEPS:
-        notes.append(f"{MUON_STEPS.name} {steps}: {NS_STEPS} are simulated")
     return notes
 
 
@@ -383,4 +377,3 @@ MUON_UNALIGNED: Choice = Choice(
         plan["optimizer"] == "muon" and plan.sharding == "optimizer" and not plan["muon_aligned"]
     ),
 )  # fmt: skip
-MUON_STEPS = Choice("muon_num_ns_steps", OF_NUMBER)

@@ -21,10 +21,11 @@ from sweep.frameworks.megatron_sizes import TP
 from sweep.frameworks.names import SAID_AS
 from sweep.frameworks.nemo import megatron_name
 from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nemo, plain, primus, torchtitan
+from sweep.inputs.launch.keys import TABLES, not_simulated
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
-PLAIN = [shipped_document(plain.TABLES / f"{name}.yaml") for name in ("gpt-neox", "nemo-automodel", "llm-foundry", "nanotron")]
+PLAIN = [shipped_document(TABLES / f"{name}.yaml") for name in ("gpt-neox", "nemo-automodel", "llm-foundry", "nanotron")]
 """Frameworks whose files are read by a table."""
 MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
@@ -49,6 +50,7 @@ def read_launch(path: str | Path) -> Job:
     job = row.read(str(path), text)
     absent = [name for name in NEEDED if job.plan.get(name) is None]
     job.path, job.lines = str(path), lines_of(text)
+    job.notes = (*job.notes, *not_simulated(job.framework, job.kept))
     job.missing = (*absent, *(["model"] if not job.model else [] if "vocabulary" in job.model else ["vocabulary"]))
     return job
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sim_core import Fields, Values, flags_of_text
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
-from sweep.inputs.launch.keys import number
+from sweep.inputs.launch.keys import SETTINGS, number, unread
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
 
@@ -52,11 +52,8 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
         **_zero(config, notes), **_on_host(config, notes),
     }  # fmt: skip
     lora, said = adapters({name: str(value) for name, value in config.items()})
-    if lora:
-        notes.append(WITH_ADAPTERS.format(lora=lora))
-    if said:
-        notes.append(said)
-    kept = tuple(str(key) for key in document if key not in of.USED)
+    notes += [WITH_ADAPTERS.format(lora=lora)] * bool(lora) + [said] * bool(said)
+    kept = unread(config, SETTINGS["read"][of.NAME].split())
     if trainer and not inner:
         facts = {
             **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
@@ -78,10 +75,6 @@ def _zero(config: Values, notes: list[str]) -> Fields:
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
     plan = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
-    said = [f"{name} {zero[name]}" for name in of.UNMODELLED if zero.get(name, 1) not in (1, False, None)]
-    said += [f"{name} True" for name in of.UNMODELLED if zero.get(name) is True]
-    if said:
-        notes.append(f"{' and '.join(said)}: not modelled")
     if isinstance(zero.get(of.OVERLAP.name), bool):
         plan[of.OVERLAP.field] = zero[of.OVERLAP.name]
     return plan

@@ -4,7 +4,7 @@ import re
 
 from sim_core.documents import Values
 from sweep.frameworks import maxtext as of
-from sweep.inputs.launch.keys import above_zero, numbers_by_name
+from sweep.inputs.launch.keys import SETTINGS, above_zero, numbers_by_name, unread
 from sweep.inputs.told import Job
 
 SIGN = re.compile(rf"\b{of.BATCH}\s*[:=]")
@@ -29,4 +29,5 @@ def read_yaml(path: str, document: Values) -> Job:
     if each := settings.get(of.BATCH):
         notes = (*notes, f"the global batch is {each} for each device: the number of devices decides it")
     page = of.PAGE if settings.get(of.DEVICE) == "gpu" else of.PAGE_OF_TPU
-    return Job(framework=of.NAME, plan=plan, model=model, stack=page, notes=notes)
+    kept = unread(document, SETTINGS["read"][of.NAME].split())
+    return Job(framework=of.NAME, plan=plan, model=model, stack=page, notes=notes, kept=kept)

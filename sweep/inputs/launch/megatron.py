@@ -107,19 +107,13 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
     if under := [f"{flag} (line {line})" for flag, line in maybe.items() if flag in megatron.KNOWN or says_model(flag)]:
         notes.append(f"set under a condition of the script, so left open: {', '.join(under)}")
-    unknown: list[str] = []
-
-    def read(given: Values) -> Model:
-        read_one, unknown[:] = model_of_flags(flags, path, given)
-        return read_one
-
-    numbers, told = numbers_told(read, path)
-    if unknown:
-        notes.append(f"unknown flags, taken to leave the model as it is: {', '.join(unknown)}")
+    numbers, told = numbers_told(lambda given: model_of_flags(flags, path, given), path)
     framework, stack = "Megatron-LM", megatron.PAGE
     if DEEPSPEED.flag in flags:
         framework, stack = "Megatron-DeepSpeed", DEEPSPEED.stack
-    kept = tuple(flag for flag in flags if megatron.is_kept(flag))
+    kept = {
+        flag[2:].replace("-", "_"): " ".join(given[-1].values) for flag, given in flags.items() if not megatron.is_read(flag)
+    }
     facts, lines = megatron.stated(values, stack)
     return Job(
         framework=framework,

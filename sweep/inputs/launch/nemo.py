@@ -7,7 +7,7 @@ from sim_core import OFF, Fields, Values, Words, flag_of, megatron_arguments as 
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
 from sweep.inputs.launch.chain import ABSENT
-from sweep.inputs.launch.keys import section
+from sweep.inputs.launch.keys import SETTINGS, section, unread
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.told import Job
 
@@ -58,6 +58,12 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
         model=numbers,
         stack=page,
         facts=facts,
+        kept={
+            name: value
+            for name, value in unread(document, ()).items()
+            if (key := nemo.megatron_name(name.rpartition(".")[2])) not in SETTINGS["read"]["NeMo"].split()
+            and not megatron.is_read(flag_of(key))
+        },
         notes=(*notes, *unstated, *lines, *[said] * bool(said)),
     )
 

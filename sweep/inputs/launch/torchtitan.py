@@ -42,7 +42,7 @@ def read_toml(path: str, document: Values) -> Job:
     notes: list[str] = []
     model = _model(path, settings, notes)
     plan = _plan(settings, model, notes)
-    kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
+    kept = {f"{section}.{key}": value for section, keys in kept_keys(document).items() for key, value in keys.items()}
     facts = {"experts_with_tp": True} if (settings.number(of.EXPERT_TP) or 1) > 1 else {}
     return Job(framework="torchtitan", plan=plan, model=model, stack=of.PAGE, facts=facts, notes=tuple(notes), kept=kept)
 
