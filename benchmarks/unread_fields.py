@@ -3,8 +3,8 @@
     python -m benchmarks.unread_fields FOLDER...
 
 Each field of each file gets other values, and is taken out: where the job that is read stays the same, nothing of it is read
-there. A field that counts beside others alone, as sequence parallelism beside tp, is lost where no file of its folder shows
-that it is read. Those without a part in a step's time or memory: sweep/frameworks/settings.yaml.
+there. A field that counts beside others alone, as sequence parallelism beside tp, is tried beside other values of these, and
+is lost where no file of its folder shows that it is read. Those without a part in a step's time or memory: sweep/frameworks/settings.yaml.
 """
 
 import json
@@ -65,11 +65,27 @@ def one_a_line(text: str) -> list[str]:
 
 def stated(lines: list[str], scratch: Path) -> Iterator[tuple[str, str, bool]]:
     """The framework, the fields that are not named as without effect, and whether something is read of each."""
-    framework, before = outcome(scratch, "\n".join(lines))
-    for at, name, value, changed in fields(lines):
-        if framework and not_simulated(framework, {name.replace("-", "_"): value}):
-            texts = ("\n".join([*lines[:at], *put, *lines[at + 1 :]]) for put in ([], *([each] for each in changed)))
-            yield framework, name, any(outcome(scratch, text)[1] not in (before, "") for text in texts)
+    framework, found = outcome(scratch, "\n".join(lines))[0], list(fields(lines))
+    off = tuple(name.removesuffix("enabled") for _, name, value, _ in found if name.endswith(".enabled") and value == "false")
+    for at, name, value, changed in found:
+        is_off = name.startswith(off) and not name.endswith(".enabled")
+        if framework and not is_off and not_simulated(framework, {name.replace("-", "_"): value}):
+            others = ([*lines[:near], *put, *lines[near + 1 :]] for near, put in beside(at, found))
+            yield framework, name, any(counts(each, at, changed, scratch) for each in (lines, *others))
+
+
+def counts(lines: list[str], at: int, changed: list[str], scratch: Path) -> bool:
+    """Whether something else is read where a line is another, or is not there."""
+    before = outcome(scratch, "\n".join(lines))[1]
+    texts = ("\n".join([*lines[:at], each, *lines[at + 1 :]]) for each in ("", *changed))
+    return any(outcome(scratch, text)[1] not in (before, "") for text in texts)
+
+
+def beside(at: int, found: list[tuple[int, str, str, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Lines of other fields with each of two other values, and without: a field may count beside others alone."""
+    for near, _, _, changed in found:
+        if near != at:
+            yield from ((near, put) for put in ([""], *([each] for each in changed if re.search("64|true", each))))
 
 
 def unread(files: Iterable[list[str]], scratch: Path) -> dict[str, Counter[str]]:

@@ -6,6 +6,7 @@ from typing import Any
 from sim_core import (
     OF_NUMBER,
     OF_SWITCH,
+    OFF,
     Argument,
     Dump,
     Fields,
@@ -73,7 +74,7 @@ READ = frozenset(
         *(name for each in ARGUMENTS for name in each.names), *FLASH, *GRAPHS, "attention_backend", "cuda_graph_impl",
         "cuda_graph_scope", "moe_router_fusion",
     )
-)  # fmt: skip
+) - {choices.FLEX_BACKEND.flag}  # fmt: skip
 """Flags that a plan or a fact of the stack is read from."""
 TOLD = (
     "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "sequence", "all_gpus", "dp", "sequence_parallel",
@@ -193,14 +194,18 @@ def features_of(dump: Dump) -> dict[str, str]:
     if given.get("use_precision_aware_optimizer") == "true":
         kept = (choices.MAIN_PARAMS, choices.EXP_AVG, choices.EXP_AVG_SQ)
         found["adam_dtypes"] = ",".join(given.get(each.name, "fp32") for each in kept)
-    if "moe_router_fusion" in given and (model.EXPERTS.whole(dump) or 0) > 1:
+    if "moe_router_fusion" in given and _may_have_experts(dump):
         found["router_fusion"] = given["moe_router_fusion"]
     return found
 
 
+def _may_have_experts(dump: Dump) -> bool:
+    return (model.EXPERTS.whole({model.EXPERTS.name: "2", **dump}) or 0) > 1
+
+
 def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
     """Facts of the stack in SI that arguments state, which win over its page, and a line where they differ."""
-    facts, lines, of_page = Fields(), [], read_stack(page)
+    facts, lines, of_page = Fields(), choices.optimizer_notes(dump) + choices.offload_notes(dump), read_stack(page)
     for name, value in features_of(dump).items():
         try:
             found = read_features({name: value}).facts
@@ -213,6 +218,13 @@ def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
             for each in differs[:1]
         ]
         facts |= found
+    words = {choices.FP8_RECIPE: choices.RECIPES, sizes.CP_TYPE: sizes.CP_TYPES}
+    words |= {choices.DISPATCHER: choices.DISPATCHERS} if _may_have_experts(dump) else {}
+    lines += [
+        f"{each.name} {each.word(dump)}: not modelled"
+        for each, known in words.items()
+        if each.word(dump, "None").strip("[]'\"") not in (*OFF, *known)
+    ]
     etp, tp = sizes.EXPERT_TP.whole(dump), sizes.TP.whole(dump) or 1
     if etp and tp > 1 and model.EXPERTS.whole(dump):
         facts["experts_with_tp"] = etp > 1

@@ -89,6 +89,8 @@ def translate(values: dict[str, str]) -> None:
         values.get("gated_linear_unit") == "True" and "silu" in values.get("activation_func", "silu")
     ):
         values[model.SWIGLU.name] = "True"
+    elif "geglu" in values.get("activation", "") or values.get("gated_linear_unit") == "True":
+        values[model.GEGLU.name] = "True"
     elif values.get("activation") == "squared-relu":
         values[model.SQUARED_RELU.name] = "True"
     if values.get("share_embeddings_and_output_weights") == "False":
@@ -104,6 +106,7 @@ def translate(values: dict[str, str]) -> None:
     if cap := whole_of(values, "bucket_cap_mb"):
         values.setdefault(choices.BUCKET.name, str(cap * 2**20 // choices.SUM_BYTES))
     precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower().replace("bfloat", "bf")
+    precision = re.sub(r"\b16", choices.FP16.name, precision)
     for narrow in (choices.BF16, choices.FP16):
         if narrow.name in precision and choices.FP16.name not in values:
             values[narrow.name] = "True"

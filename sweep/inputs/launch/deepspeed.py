@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sim_core import Fields, Values, flags_of_text
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
-from sweep.inputs.launch.keys import SETTINGS, number, unread
+from sweep.inputs.launch.keys import SETTINGS, number, numbers_by_name, section, unread
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
 
@@ -37,30 +37,43 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     ga = number(config, of.GA.name) or (1 if trainer and of.GA.name not in config else None)
     batch = number(config, of.BATCH.name)
     gpus = gpus or (batch // (micro * ga) if batch and micro and ga and batch % (micro * ga) == 0 else None)
-    notes = ["model: not in this file; give --model"]
+    notes: list[str] = []
     automatic = [name for name in of.USED if config.get(name) == of.AUTO]
     if automatic:
         notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
     if not trainer and of.CHECKPOINTING.name not in config:
         notes.append("recompute: not in this file, taken as none; --set checkpointing=full changes it")
+    of_fsdp = section(config, "fsdp_config").get("activation_checkpointing")
+    by_itself = "finetuning_type" in config and config.get("disable_gradient_checkpointing") is not True  # LLaMA-Factory
+    recomputes = by_itself or True in (config.get(of.CHECKPOINTING.name), of_fsdp)
     plan = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
         "ga": ga, "sequence": next((number(config, name) for name in of.SEQUENCES if number(config, name)), None),
         "precision": _precision(config),
-        "checkpointing": "full" if config.get(of.CHECKPOINTING.name) is True else "none",
+        "checkpointing": "full" if recomputes else "none",
         **_zero(config, notes), **_on_host(config, notes),
     }  # fmt: skip
     lora, said = adapters({name: str(value) for name, value in config.items()})
-    notes += [WITH_ADAPTERS.format(lora=lora)] * bool(lora) + [said] * bool(said)
+    model, why = numbers_by_name(str(config.get("model_name_or_path", "")), "", plan["sequence"])
+    model |= {"lora": lora} if lora and model else {}
+    notes = [*why, *notes, *[WITH_ADAPTERS.format(lora=lora)] * (bool(lora) > bool(model)), *[said] * bool(said)]
     kept = unread(config, SETTINGS["read"][of.NAME].split())
     if trainer and not inner:
         facts = {
             **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
             **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {}),
         }
-        return Job(framework=of.TRAINER_ALONE, plan=plan, stack=of.TRAINER_PAGE, facts=facts, notes=tuple(notes), kept=kept)
-    return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
+        return Job(
+            framework=of.TRAINER_ALONE,
+            plan=plan,
+            model=model,
+            stack=of.TRAINER_PAGE,
+            facts=facts,
+            notes=tuple(notes),
+            kept=kept,
+        )
+    return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, model=model, notes=tuple(notes), kept=kept)
 
 
 def _zero(config: Values, notes: list[str]) -> Fields:
@@ -71,7 +84,7 @@ def _zero(config: Values, notes: list[str]) -> Fields:
             notes.append("ZeRO stage: in the file that `deepspeed` names")
             return {"sharding": None}
         words = re.findall(r"\w+", str(config.get(of.TRAINER_FSDP.name)))
-        nothing = None if "hybrid_shard" in words else "none"
+        nothing = None if {*words} - {"None", "False"} else "none"
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
     plan = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}

@@ -20,7 +20,7 @@ def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a configuration; its devices are those of the launch."""
     settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
     plan = dict(of.plan_of(settings, None))
-    name = settings.get(of.MODEL, "")
+    name = settings.get(of.MODEL, "") if settings.get("override_model_config", "").lower() != "true" else ""
     model, notes = numbers_by_name(of.PRESETS.get(name, name), path, above_zero(plan["sequence"]))
     if of.REMAT not in settings:
         notes = (*notes, f"recompute: not in this file, taken as {of.WHOLE}, as configs/base.yml has it")

@@ -18,7 +18,6 @@ from sim_core import (
 from sim_core.documents import Fields, Lines, Values, Words
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
-from sweep.frameworks.megatron_choices import offload_notes, optimizer_notes
 from sweep.frameworks.megatron_sizes import MICRO_BATCH, TP
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.told import Job
@@ -93,8 +92,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     maybe = {flag: flags[flag][0].line for flag in unset if flag in flags and all(place.maybe for place in flags[flag])}
     plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset, maybe)
     part = not any(flag_of(name) in flags for name in MICRO_BATCH.names)  # without it Megatron-LM starts nothing
-    plan, unstated = megatron.as_stated(plan, [flag[2:].replace("-", "_") for flag in flags], part=part)
-    notes = optimizer_notes(values) + offload_notes(values) + unstated
+    plan, notes = megatron.as_stated(plan, [flag[2:].replace("-", "_") for flag in flags], part=part)
     if plan["all_gpus"] and plan["dp"] is None and plan["tp"] and plan["pp"] and plan["cp"]:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))

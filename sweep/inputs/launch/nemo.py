@@ -21,6 +21,7 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
     """The plan and the model of a recipe, or of another framework's whose keys are the same."""
     values: dict[str, str] = {}
     _collect(document, values)
+    outermost = dict(values)
     for _ in range(3):  # a reference to a product of references
         values |= {name: _resolved(value, values) for name, value in values.items() if "${" in value}
     values |= {name: "True" for name, value in values.items() if value == "1" and flag_of(name) in megatron.SWITCHES}
@@ -61,8 +62,8 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
         kept={
             name: value
             for name, value in unread(document, ()).items()
-            if (key := nemo.megatron_name(name.rpartition(".")[2])) not in SETTINGS["read"]["NeMo"].split()
-            and not megatron.is_read(flag_of(key))
+            if outermost.get(key := nemo.megatron_name(name.rpartition(".")[2])) != str(value)
+            or not (key in SETTINGS["read"]["NeMo"].split() or megatron.is_read(flag_of(key)))
         },
         notes=(*notes, *unstated, *lines, *[said] * bool(said)),
     )
