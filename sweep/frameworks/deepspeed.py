@@ -58,11 +58,6 @@ OF_OPTIMIZER: dict[str, Fields] = {"adamw_torch_fused": {"optimizer_bytes": 36.0
 SEQUENCES = ("model_max_length", "max_seq_length", "block_size", "max_length", "cutoff_len")
 """What training scripts call the longest sequence."""
 NARROW = ("bf16", "fp16")
-USED = (
-    *(word.name for word in (BATCH, MICRO_BATCH, GA, ZERO_SECTION)), "fp16", "bf16",
-    *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES,
-)  # fmt: skip
-"""Keys that the plan is read from."""
 BUCKET = Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes")
 ARGUMENTS: tuple[Word, ...] = arguments_in(globals(), Argument)
 LOGGED = (BATCH, MICRO_BATCH, GA)

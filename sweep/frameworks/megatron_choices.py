@@ -288,10 +288,13 @@ def _fraction_in(dump: Dump) -> float | None:
     return part_in(FRACTION.word(dump, "1"))
 
 
-def offload_notes(dump: Dump) -> list[str]:
-    """What is said of the host and not simulated, one line each."""
+def open_notes(dump: Dump) -> list[str]:
+    """What is said of sharding and of the host and left open, one line each."""
     names = [each.name for each in (FINE_OFFLOAD, CPU_OFFLOAD) if each.on(dump)]
-    return [f"{' and '.join(names)}: of what, is not told in words that we know"] if names and _offloaded(dump) is None else []
+    versions = MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) not in FSDP
+    return [f"{MEGATRON_FSDP.name} without {STRATEGY.name}: versions differ, so sharding is left open"] * versions + [
+        f"{' and '.join(names)}: of what, is not told in words that we know"
+    ] * (bool(names) and _offloaded(dump) is None)
 
 
 FINE_OFFLOAD: Choice = Choice(
@@ -343,15 +346,6 @@ def _optimizer_in(dump: Dump) -> str | None:
     """The optimizer, where it is not AdamW."""
     name = OPTIMIZERS.get(OPTIMIZER.word(dump, "adam"), "adamw")
     return None if name == "adamw" else name
-
-
-def optimizer_notes(dump: Dump) -> list[str]:
-    """What is said of the optimizer and not simulated, one line each."""
-    optimizer = OPTIMIZER.word(dump, "adam")
-    notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
-    if MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) not in FSDP:
-        notes.append(f"{MEGATRON_FSDP.name} without {STRATEGY.name}: versions differ, so sharding is left open")
-    return notes
 
 
 MAIN_PARAMS, EXP_AVG, EXP_AVG_SQ = Choice("main_params_dtype"), Choice("exp_avg_dtype"), Choice("exp_avg_sq_dtype")

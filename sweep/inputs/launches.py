@@ -18,10 +18,10 @@ from sweep.frameworks import (
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
-from sweep.frameworks.names import SAID_AS
+from sweep.frameworks.names import SAID_AS, TABLES
 from sweep.frameworks.nemo import megatron_name
 from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nemo, plain, primus, torchtitan
-from sweep.inputs.launch.keys import TABLES, not_simulated
+from sweep.inputs.launch.keys import not_simulated
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 

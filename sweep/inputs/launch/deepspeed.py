@@ -38,7 +38,8 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     batch = number(config, of.BATCH.name)
     gpus = gpus or (batch // (micro * ga) if batch and micro and ga and batch % (micro * ga) == 0 else None)
     notes: list[str] = []
-    automatic = [name for name in of.USED if config.get(name) == of.AUTO]
+    read = SETTINGS["read"][of.NAME].split()
+    automatic = [name for name in read if config.get(name) == of.AUTO]
     if automatic:
         notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
     if not trainer and of.CHECKPOINTING.name not in config:
@@ -58,7 +59,7 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     model, why = numbers_by_name(str(config.get("model_name_or_path", "")), "", plan["sequence"])
     model |= {"lora": lora} if lora and model else {}
     notes = [*why, *notes, *[WITH_ADAPTERS.format(lora=lora)] * (bool(lora) > bool(model)), *[said] * bool(said)]
-    kept = unread(config, SETTINGS["read"][of.NAME].split())
+    kept = unread(config, read)
     if trainer and not inner:
         facts = {
             **(of.OF_LIGER if config.get(of.LIGER) is True else {}),

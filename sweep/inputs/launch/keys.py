@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import sweep.frameworks
 from sim_core import Fields, Model, SimError, Values, Words, model_document, model_names, read_model
 from sim_core.documents import shipped_document
+from sweep.frameworks.names import TABLES
 from sweep.inputs.text import model_note
 
-TABLES = Path(sweep.frameworks.__file__).parent
 SETTINGS = shipped_document(TABLES / "settings.yaml")
 REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
 TUNED = re.compile(r"^meta-|[-_](?:instruct|it|chat|base|hf|bf16|v0\.1)\b|[^a-z0-9.]")

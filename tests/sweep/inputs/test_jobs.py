@@ -103,7 +103,7 @@ def test_inspect_shows_logs_and_launch_files(log: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert rows_of(done.stdout.partition(str(script))[0])["dp"] == ["2", "stated"]
     assert "2 s (median of 4 intervals, spread 1.0%" in done.stdout
-    assert "--our-own-flag" in done.stdout
+    assert "our_own_flag 3" in done.stdout
     values = json.loads(sweep("inspect", log, script, "--json").stdout)
     assert [(value["kind"], value["framework"], value["plan"]["tp"]) for value in values] == [
         (LOG, "Megatron-LM", 2),

@@ -233,7 +233,7 @@ def test_optimizers_are_those_of_the_flags(tmp_path: Path) -> None:
     assert told("--optimizer muon")[:3] == ("muon", "blockwise", divided)
     assert told("--optimizer dist_muon --muon-tp-mode duplicated")[:3] == ("muon", "duplicated", "optimizer")
     assert told("--optimizer sgd")[:3] == ("sgd_momentum", None, divided)
-    assert "optimizer lion: simulated as adamw" in told("--optimizer lion")[3]
+    assert "optimizer lion: not modelled" in told("--optimizer lion")[3]
     assert "muon_num_ns_steps 8: 5 are simulated" in told("--optimizer muon --muon-num-ns-steps 8")[3]
 
 

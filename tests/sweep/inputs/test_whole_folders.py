@@ -209,7 +209,7 @@ def test_what_a_condition_sets_is_named_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        ("optimizer: lion", "optimizer lion: simulated as adamw"),
+        ("optimizer: lion", "optimizer lion: not modelled"),
         ("cp_comm_type: [p2p, a2a]", "cp_comm_type ['p2p', 'a2a']: not modelled"),
         ("moe_token_dispatcher_type: allgather", "moe_token_dispatcher_type allgather: not modelled"),
         ("fp8: hybrid\n  fp8_recipe: custom", "fp8_recipe custom: not modelled"),
