@@ -4,7 +4,8 @@
 
 Each field of each file gets other values, and is taken out: where the job that is read stays the same, nothing of it is read
 there. A field that counts beside others alone, as sequence parallelism beside tp, is tried beside other values of these, and
-is lost where no file of its folder shows that it is read. Those without a part in a step's time or memory: sweep/frameworks/settings.yaml.
+is lost where no file of its folder shows that it is read. Variables of a shell are no fields. Those without a part in a step's
+time or memory: sweep/frameworks/settings.yaml.
 """
 
 import json
@@ -47,7 +48,7 @@ def fields(lines: Sequence[str]) -> Iterator[tuple[int, str, str, list[str]]]:
             indent, key, sign, value = found.groups()
             name, word = key.strip("\"'").removeprefix("--"), WORD.match(value.strip("{[|>&"))
             above = [each for each in above if each[0] < len(indent) and not key.startswith("--")]
-            if key.startswith("--") or (word and word[1].lower() not in NOTHING):
+            if key.startswith("--") or (not name.isupper() and word and word[1].lower() not in NOTHING):
                 olds = [word[1], *re.findall(r"\"[^\"]*\"", value)[:1]] if word else []  # with its quotes, too
                 changed = [f"{indent}{key}{sign}{value.replace(old, new, 1)}" for old in olds for new in (*NUMBERS, *WORDS)]
                 yield at, ".".join([*(section for _, section in above), name]), value.strip(" \\,\"'"), changed

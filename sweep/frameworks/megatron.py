@@ -71,7 +71,7 @@ READ = frozenset(
 """Flags that a plan or a fact of the stack is read from."""
 TOLD: Words = tuple(_ROWS["told"])
 SIZES = TOLD[:10]
-BY_ITSELF = ("tp", "pp", "vpp", "cp", "ep", "checkpointing", "sharding", "precision")
+BY_ITSELF: Words = _ROWS["by_itself"]
 """Fields that Megatron-LM has a value of where nothing is said."""
 
 

@@ -10,6 +10,9 @@ from sweep.frameworks.names import TABLES
 from sweep.inputs.text import model_note
 
 SETTINGS = shipped_document(TABLES / "settings.yaml")
+SHOWN = re.compile(rf"(?i)[-+\d.,:e\s\[\]]{{1,60}}|{'|'.join(SETTINGS['words'].split())}")
+"""Values that are nobody's own."""
+PLAIN = re.compile(r"[\w.-]{1,80}")
 REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
 TUNED = re.compile(r"^meta-|[-_](?:instruct|it|chat|base|hf|bf16|v0\.1)\b|[^a-z0-9.]")
 """In names of models: makers, what was trained after, and signs between words."""
@@ -36,11 +39,11 @@ def stated(document: Values, paths: str) -> Any:
 
 
 def flat(document: Values, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Settings of all sections that are not off, by their dotted names; none that are not set."""
+    """Settings of all sections that are not off, by their dotted names; none that are not set, nor of what is no name."""
     for key, value in document.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{above}{key}.") if value.get("enabled") is not False else ()
-        elif value not in (None, "", "None", "null"):
+        elif value not in (None, "", "None", "null") and PLAIN.fullmatch(str(key)):
             yield f"{above}{key}", value
 
 
@@ -50,11 +53,11 @@ def unread(document: Values, read: Collection[str]) -> Fields:
 
 
 def not_simulated(framework: str, kept: Values) -> Words:
-    """A note of settings that may change a step and have no part here, with their values where these are no paths."""
+    """A note of settings that may change a step and have no part here, with values that are numbers or words of frameworks."""
     words = [re.escape(word) for row in SETTINGS["no_effect"] if framework in row["of"] for word in row["names"].split()]
     neutral = re.compile(rf"(?i)(?:^|\.)(?:{'|'.join(words) or '(?!)'})(?:$|=|(?<=\.))")
     said = [
-        f"{name} {text[:40] if '/' not in text else ''}".strip()
+        f"{name} {text if SHOWN.fullmatch(text) else ''}".strip()
         for name, value in kept.items()
         if not neutral.search(f"{name}={(text := ' '.join(str(value).split()))}")
     ]

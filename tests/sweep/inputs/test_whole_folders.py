@@ -320,7 +320,8 @@ def test_an_unknown_field_is_named_in_every_format(name: str, tmp_path: Path) ->
     text = specimens.FILES[name]
     before, after = {
         "torchtitan TOML": ("[training]\n", "[training]\nmade_up = 3\n"), "MaxText script": ("steps=20", "made_up=3"),
-        "DeepSpeed JSON": ('{"train_batch', '{"made_up": 3, "train_batch'), "GPT-NeoX YAML": ('"num-layers"', '"made_up": 3, "num-layers"'),
+        "DeepSpeed JSON": ('{"train_batch', '{"made_up": 3, "train_batch'), 
+        "GPT-NeoX YAML": ('"num-layers"', '"made_up": 3, "num-layers"'),
         "Megatron-LM script": ("--our-own-flag", "--made-up"), "NeMo YAML": ("  num_layers", "  made_up: 3\n  num_layers"),
         "Megatron-LM YAML": ("  --num-layers", "  --made-up: 3\n  --num-layers"),
         "Primus YAML": ("      fp8:", "      made_up: 3\n      fp8:"), "nanotron YAML": ("tokens: {", "tokens: {made_up: 3, "),
