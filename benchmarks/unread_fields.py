@@ -106,7 +106,7 @@ if __name__ == "__main__":
         paths = sorted(path for path in Path(folder).rglob("*") if path.is_file())
         with tempfile.TemporaryDirectory() as scratch:
             files = (one_a_line(path.read_text(errors="replace")) for path in paths)
-            counts = unread(files, Path(scratch) / f"a{paths[0].suffix if paths else ''}")
-        for framework, lost in counts.items():
+            found = unread(files, Path(scratch) / f"a{paths[0].suffix if paths else ''}")
+        for framework, lost in found.items():
             print(f"{folder}: {framework}: {len(lost)} fields lost in {len(paths)} files")
             print(*(f"{count:5} {name}" for name, count in lost.most_common()), sep="\n", end="\n" * bool(lost))

@@ -1,6 +1,6 @@
 """Keys of torchtitan's TOML (v0.2.2, the last version that reads TOML), read and written; what it refuses."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -12,7 +12,7 @@ from sweep.frameworks.plan import Launched
 
 PAGE = "torchtitan"
 Sections = dict[str, dict[str, int | str | list[list[str]]]]
-SCHEDULES: Mapping[str, tuple[str, int]] = shipped_document(Path(__file__).with_suffix(".yaml"))
+SCHEDULES: dict[str, tuple[str, int]] = shipped_document(Path(__file__).with_suffix(".yaml"))
 IN_PIPELINE = "optimizer"
 """What ranks share where pp > 1, unless parameters are freed after each forward: they stay for all micro-batches."""
 _TURNING = ("zb-v", "dualpipev")

@@ -59,22 +59,13 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     model, why = numbers_by_name(str(config.get("model_name_or_path", "")), "", plan["sequence"])
     model |= {"lora": lora} if lora and model else {}
     notes = [*why, *notes, *[WITH_ADAPTERS.format(lora=lora)] * (bool(lora) > bool(model)), *[said] * bool(said)]
-    kept = unread(config, read)
-    if trainer and not inner:
-        facts = {
-            **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
-            **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {}),
-        }
-        return Job(
-            framework=of.TRAINER_ALONE,
-            plan=plan,
-            model=model,
-            stack=of.TRAINER_PAGE,
-            facts=facts,
-            notes=tuple(notes),
-            kept=kept,
-        )
-    return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, model=model, notes=tuple(notes), kept=kept)
+    alone = trainer and not inner
+    liger = of.OF_LIGER if config.get(of.LIGER) is True else {}
+    facts = {**liger, **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {})}
+    return Job(
+        framework=of.TRAINER_ALONE if alone else of.TRAINER_NAME if trainer else of.NAME, plan=plan, model=model,
+        stack=of.TRAINER_PAGE * alone, facts=facts if alone else {}, notes=tuple(notes), kept=unread(config, read),
+    )  # fmt: skip
 
 
 def _zero(config: Values, notes: list[str]) -> Fields:

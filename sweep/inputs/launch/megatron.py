@@ -109,9 +109,6 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     framework, stack = "Megatron-LM", megatron.PAGE
     if DEEPSPEED.flag in flags:
         framework, stack = "Megatron-DeepSpeed", DEEPSPEED.stack
-    kept = {
-        flag[2:].replace("-", "_"): " ".join(given[-1].values) for flag, given in flags.items() if not megatron.is_read(flag)
-    }
     facts, lines = megatron.stated(values, stack)
     return Job(
         framework=framework,
@@ -120,7 +117,11 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         stack=stack,
         facts=facts,
         notes=(*notes, *lines, *told),
-        kept=kept,
+        kept={
+            flag[2:].replace("-", "_"): " ".join(given[-1].values)
+            for flag, given in flags.items()
+            if not megatron.is_read(flag)
+        },
     )
 
 
