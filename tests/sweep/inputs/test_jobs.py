@@ -166,7 +166,7 @@ def test_a_spec_around_the_job_that_runs(log: Path, tmp_path: Path) -> None:
         ),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"graphs": "full"}),
         ({"exp_avg_dtype": "torch.float32"}, {}),  # not aware
-        ({"moe_router_fusion": False}, {}),
+        ({"moe_router_fusion": False, "num_experts": None}, {}),
         ({"moe_router_fusion": False, "num_experts": 8}, {"fused_router": False}),
     ],
 )
