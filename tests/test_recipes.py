@@ -191,7 +191,7 @@ def test_an_argument_of_a_framework_from_its_recipe(copy: Copy) -> None:
     written, refused, kept, log = copy.run("-c", ARGUMENT).splitlines()
     assert written == "True False True"
     assert refused.endswith("Megatron-LM refuses it: --pipeline-late-check needs pp > 1")
-    assert kept == "--seed post_validation 1"
+    assert kept == "seed post_validation 1"
     assert log == "several runs: the last counts, with another post_validation"
 
 
