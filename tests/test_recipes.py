@@ -187,11 +187,11 @@ def test_an_argument_of_a_framework_from_its_recipe(copy: Copy) -> None:
     file = "sweep/frameworks/megatron_choices.py"
     shutil.copytree(ROOT / "tests" / "sweep" / "inputs", copy.folder / "tests" / "sweep" / "inputs")
     shutil.copy(ROOT / "tests" / "sweep" / "__init__.py", copy.folder / "tests" / "sweep")
-    copy.insert(file, "MUON_STEPS = Choice(", f"{row}\n")
+    copy.insert(file, "MUON_TP: Choice = Choice(", f"{row}\n")
     written, refused, kept, log = copy.run("-c", ARGUMENT).splitlines()
     assert written == "True False True"
     assert refused.endswith("Megatron-LM refuses it: --pipeline-late-check needs pp > 1")
-    assert kept == "--seed post_validation 1"
+    assert kept == "seed post_validation 1"
     assert log == "several runs: the last counts, with another post_validation"
 
 

@@ -59,14 +59,13 @@ def model_of_dump(values: Mapping[str, str], where: str, numbers: Mapping[str, o
     return parse_model(document | read_megatron(flags_of_dump(values), where, numbers) | dict(numbers), where)
 
 
-def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> tuple[Model, Words]:
-    """A model from flags of Megatron-LM with `numbers` set over it, and the flags that nobody knows, which are left out.
+def model_of_flags(flags: Flags, where: str, numbers: Mapping[str, object]) -> Model:
+    """A model from flags of Megatron-LM, those that nobody knows left out, with `numbers` set over it.
 
     Raises SpecError, FormatError.
     """
     known = {flag: places for flag, places in flags.items() if is_known(flag)}
-    model = parse_model({"name": "model", "source": where} | read_megatron(known, where, numbers) | dict(numbers), where)
-    return model, tuple(flag for flag in flags if flag not in known)
+    return parse_model({"name": "model", "source": where} | read_megatron(known, where, numbers) | dict(numbers), where)
 
 
 def _read(path: Path, name: str, values: Mapping[str, object]) -> tuple[Fields, Lines]:

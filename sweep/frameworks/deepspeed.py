@@ -41,13 +41,6 @@ OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (
 OFFLOAD_RATIO = Word("ratio", field="optimizer_offload")
 HOST, NOWHERE = "cpu", (None, "none")
 """Devices that a section of offloading names."""
-UNMODELLED = (
-    "zero_hpz_partition_size",
-    "zero_quantized_weights",
-    "zero_quantized_gradients",
-    "zero_quantized_nontrainable_weights",
-)
-"""What ZeRO++ changes of the messages."""
 TRAINER_OFFLOAD = "offload"
 """A word of the Trainer's `fsdp`: parameters, gradients and optimizer on the host."""
 CHECKPOINTS, ON_HOST = "activation_checkpointing", "cpu_checkpointing"
@@ -65,11 +58,6 @@ OF_OPTIMIZER: dict[str, Fields] = {"adamw_torch_fused": {"optimizer_bytes": 36.0
 SEQUENCES = ("model_max_length", "max_seq_length", "block_size", "max_length", "cutoff_len")
 """What training scripts call the longest sequence."""
 NARROW = ("bf16", "fp16")
-USED = (
-    *(word.name for word in (BATCH, MICRO_BATCH, GA, ZERO_SECTION)), "fp16", "bf16",
-    *(word.name for word in (TRAINER_MICRO_BATCH, CHECKPOINTING, DEEPSPEED)), *SEQUENCES, CHECKPOINTS, LIGER, OPTIMIZER,
-)  # fmt: skip
-"""Keys that the plan is read from."""
 BUCKET = Word("reduce_bucket_size", OF_NUMBER, "bucket_bytes")
 ARGUMENTS: tuple[Word, ...] = arguments_in(globals(), Argument)
 LOGGED = (BATCH, MICRO_BATCH, GA)

@@ -32,6 +32,7 @@ def plan_of(settings: Dump, gpus: int | None) -> Plan:
     width = tp * pp * cp if tp and pp and cp else None
     each = float(settings[BATCH]) if re.fullmatch(r"\d{1,6}(\.\d{1,9})?", settings.get(BATCH, ""), re.ASCII) else 0.0
     ga, policy = whole_of(settings, GA) or 1, settings.get(REMAT, WHOLE)
+    apart = {settings.get(f"{mesh}_data_parallelism", "1") for mesh in ("ici", "dcn")} - {"1", "-1"}
     micro = each * width if width and pp == 1 else 0.0
     return {
         "tp": tp, "pp": pp, "cp": cp, "ep": ep, "vpp": 1 if pp == 1 else None, "all_gpus": gpus,
@@ -39,6 +40,7 @@ def plan_of(settings: Dump, gpus: int | None) -> Plan:
         "micro_batch": int(micro) or None if micro.is_integer() else None,
         "global_batch": int(each * gpus * ga) or None if gpus else None, "ga": None if gpus else ga,
         "sequence": whole_of(settings, SEQUENCE), "sharding": "none" if shard == 1 else "parameters",
+        **({"dp_shard": shard * cp if shard and cp else None} if shard != 1 and (shard or apart) else {}),
         "checkpointing": WHOLE if policy == WHOLE else POLICIES.get(policy),
         "precision": NARROW.get(settings.get(QUANTIZATION, "").lower()),
     }  # fmt: skip

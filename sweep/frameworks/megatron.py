@@ -1,11 +1,13 @@
 """Megatron-LM: all its arguments that a plan is read from and written in, and what follows from the rows of them."""
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from sim_core import (
     OF_NUMBER,
     OF_SWITCH,
+    OFF,
     Argument,
     Dump,
     Fields,
@@ -19,6 +21,7 @@ from sim_core import (
     read_stack,
     says_model,
 )
+from sim_core.documents import shipped_document
 from sim_core.models.features import read_features
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
 from sweep.frameworks.deepspeed import DEEPSPEED
@@ -31,25 +34,17 @@ WORLD = Argument[Launched]("world_size", OF_NUMBER, "all_gpus")
 DP = Argument[Launched]("data_parallel_size", OF_NUMBER, "dp")
 NODES = (Argument[Launched]("nnodes", OF_NUMBER), Argument[Launched]("num_nodes", OF_NUMBER))
 EACH = (Argument[Launched]("nproc_per_node", OF_NUMBER), Argument[Launched]("num_gpus", OF_NUMBER, "all_gpus"))
+_ROWS = shipped_document(Path(__file__).with_suffix(".yaml"))
 ARGUMENTS: tuple[Argument[Launched], ...] = (
     *dict.fromkeys(each for file in (sizes, choices) for each in arguments_in(vars(file), Argument)), *NODES, *EACH, WORLD, DP
 )  # fmt: skip
 """Of a plan, in the order in which they are written; and of what starts it."""
-LAUNCHER = ("node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint")
-"""Further names of what starts a script, which belong to one launch."""
 STATED = (
     WORLD, DP, sizes.TP, sizes.PP, sizes.VPP, sizes.CP, sizes.EP, sizes.MICRO_BATCH, sizes.GLOBAL_BATCH, model.SEQUENCE,
 )  # fmt: skip
 """Arguments that state the sizes of a plan in a dump."""
 CORE = (sizes.CP.name, "use_mcore_models", "transformer_impl")
 """Arguments that Megatron-LM has since it runs on its core."""
-FLASH = {
-    "use_flash_attn": "on", "use_flash_attention": "on", "use_flash_attn_v1": "v1", "use_flash_attn_triton": "v1",
-    "use_flash_attn_v2": "2",
-}  # fmt: skip
-"""Switches of Megatron-LM, NeMo and Megatron-DeepSpeed for FlashAttention, and its version."""
-GRAPHS = {"enable_cuda_graph": "local", "external_cuda_graph": "transformer_engine"}
-"""Switches for graphs before --cuda-graph-impl; the scope alone launches none."""
 SIGNS = "|".join([model.LAYERS.either, model.HIDDEN.either, *(each.either for each in ARGUMENTS if each.is_sign)])
 """A pattern of the names by which a script is known."""
 ALL: tuple[Argument[Any], ...] = (*(each for each in ARGUMENTS if not each.is_kept), model.SEQUENCE)
@@ -65,24 +60,29 @@ BESIDE = {
 """Names besides the rows of a field that say something of it, in scripts and recipes."""
 NUMBERED = tuple(flag_of(name) for each in ALL if each.kind == OF_NUMBER for name in each.names)
 SWITCHES = tuple(flag_of(name) for each in ALL if each.kind == OF_SWITCH for name in each.names)
-KNOWN = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *LAUNCHER)))
+KNOWN = frozenset(map(flag_of, (*(name for each in ALL for name in each.names), *_ROWS["launcher"])))
 """Flags that the plan is read from, and those of the launcher."""
-TOLD = (
-    "tp", "pp", "vpp", "cp", "ep", "micro_batch", "global_batch", "sequence", "all_gpus", "dp", "sequence_parallel",
-    "checkpointing", "sharding", "precision", "overlap_tp", "overlap_grad", "overlap_param", "overlap_ep",
-    "overlap_shared_experts", "dispatcher", "bucket_bytes", "gradient_precision", "cp_comm_type", "cp_a2a_size",
-    "microbatch_group_size", "optimizer", "muon_tp_mode", "muon_aligned", "dp_shard", "overlap_pp", "layer_split",
-    "activation_offload", "optimizer_offload", "parameter_offload", "overlap_offload",
-)  # fmt: skip
-"""Fields of a plan in the order in which they are told; the first ten also where they are not known."""
+READ = frozenset(
+    flag_of(name)
+    for name in (
+        *(name for each in ARGUMENTS for name in each.names), *_ROWS["flash"], *_ROWS["graphs"], *_ROWS["facts"],
+    )
+) - {choices.FLEX_BACKEND.flag}  # fmt: skip
+"""Flags that a plan or a fact of the stack is read from."""
+TOLD: Words = tuple(_ROWS["told"])
 SIZES = TOLD[:10]
-BY_ITSELF = ("tp", "pp", "vpp", "cp", "ep", "checkpointing", "sharding", "precision")
+BY_ITSELF: Words = _ROWS["by_itself"]
 """Fields that Megatron-LM has a value of where nothing is said."""
 
 
 def is_kept(flag: str) -> bool:
     """Whether a flag has no part in the plan or the model."""
     return flag not in KNOWN and flag != model.TOKENIZER.flag and not says_model(flag)
+
+
+def is_read(flag: str) -> bool:
+    """Whether the plan, the model or a fact of the stack follows from a flag."""
+    return flag in READ or flag == model.TOKENIZER.flag or says_model(flag)
 
 
 def fields_of(dump: Dump) -> Fields:
@@ -167,27 +167,31 @@ def stack_of(dump: Dump) -> str:
 def features_of(dump: Dump) -> dict[str, str]:
     """What arguments state of the kernels, as features (`sim_core.models.features`); `auto` says nothing."""
     given = {name: value.lower() for name, value in dump.items()}
-    versions = [version for name, version in FLASH.items() if given.get(name) == "true"]
+    versions = [version for name, version in _ROWS["flash"].items() if given.get(name) == "true"]
     found = {"flash_attention": versions[-1]} if versions else {}
     if given.get("transformer_impl") == "local" and given.get("use_flash_attn", "false") == "false":
         found["flash_attention"] = "off"
     if (backend := given.get("attention_backend", "none").rpartition(".")[2]) not in ("none", "auto"):
         found["flash_attention"] = backend
-    switched = [way for name, way in GRAPHS.items() if given.get(name) == "true"]
+    switched = [way for name, way in _ROWS["graphs"].items() if given.get(name) == "true"]
     if graphs := given.get("cuda_graph_impl", switched[-1] if switched else ""):
         scope = given.get("cuda_graph_scope", "").strip("[]").replace("'", "").replace("none", "")
         found["cuda_graph"] = f"{graphs}:{scope}"
     if given.get("use_precision_aware_optimizer") == "true":
         kept = (choices.MAIN_PARAMS, choices.EXP_AVG, choices.EXP_AVG_SQ)
         found["adam_dtypes"] = ",".join(given.get(each.name, "fp32") for each in kept)
-    if "moe_router_fusion" in given and (model.EXPERTS.whole(dump) or 0) > 1:
+    if "moe_router_fusion" in given and _may_have_experts(dump):
         found["router_fusion"] = given["moe_router_fusion"]
     return found
 
 
+def _may_have_experts(dump: Dump) -> bool:
+    return (model.EXPERTS.whole({model.EXPERTS.name: "2", **dump}) or 0) > 1
+
+
 def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
     """Facts of the stack in SI that arguments state, which win over its page, and a line where they differ."""
-    facts, lines, of_page = Fields(), [], read_stack(page)
+    facts, lines, of_page = Fields(), choices.open_notes(dump), read_stack(page)
     for name, value in features_of(dump).items():
         try:
             found = read_features({name: value}).facts
@@ -200,6 +204,15 @@ def stated(dump: Dump, page: str) -> tuple[Fields, list[str]]:
             for each in differs[:1]
         ]
         facts |= found
+    words: dict[Argument[Launched], Collection[str]] = {
+        choices.OPTIMIZER: choices.OPTIMIZERS, choices.FP8_RECIPE: choices.RECIPES, sizes.CP_TYPE: sizes.CP_TYPES,
+        **({choices.DISPATCHER: choices.DISPATCHERS} if _may_have_experts(dump) else {}),
+    }  # fmt: skip
+    lines += [
+        f"{each.name} {each.word(dump)}: not modelled"
+        for each, known in words.items()
+        if each.word(dump, "None").strip("[]'\"") not in (*OFF, *known)
+    ]
     etp, tp = sizes.EXPERT_TP.whole(dump), sizes.TP.whole(dump) or 1
     if etp and tp > 1 and model.EXPERTS.whole(dump):
         facts["experts_with_tp"] = etp > 1

@@ -33,7 +33,6 @@ SUM_BYTES = 4
 OPTIMIZERS = {"adam": "adamw", "muon": "muon", "dist_muon": "muon", "sgd": "sgd_momentum"}
 """Optimizers of Megatron-LM; `dist_muon` is what `muon` with the distributed optimizer was called before core 0.17."""
 _WRITTEN_OPTIMIZERS = {"adamw": None, "muon": "muon", "sgd_momentum": "sgd"}  # None: Megatron-LM's default
-NS_STEPS = "5"
 CORE_ATTENTION = "core_attn"
 
 
@@ -289,11 +288,13 @@ def _fraction_in(dump: Dump) -> float | None:
     return part_in(FRACTION.word(dump, "1"))
 
 
-def offload_notes(dump: Dump) -> list[str]:
-    """What is said of the host and not simulated, one line each."""
+def open_notes(dump: Dump) -> list[str]:
+    """What is said of sharding and of the host and left open, one line each."""
     names = [each.name for each in (FINE_OFFLOAD, CPU_OFFLOAD) if each.on(dump)]
-    notes = [f"{' and '.join(names)}: of what, is not told in words that we know"] if names and _offloaded(dump) is None else []
-    return notes + [f"{each.name}: not modelled" for each in (OFFLOAD_WEIGHTS, TORCH_OFFLOAD) if each.on(dump)]
+    versions = MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) not in FSDP
+    return [f"{MEGATRON_FSDP.name} without {STRATEGY.name}: versions differ, so sharding is left open"] * versions + [
+        f"{' and '.join(names)}: of what, is not told in words that we know"
+    ] * (bool(names) and _offloaded(dump) is None)
 
 
 FINE_OFFLOAD: Choice = Choice(
@@ -321,7 +322,6 @@ CPU_OFFLOAD: Choice = Choice(
     ),
 )  # fmt: skip
 OFFLOAD_LAYERS = Choice("cpu_offloading_num_layers", OF_NUMBER, "activation_offload", leaves_open=True)
-OFFLOAD_WEIGHTS = Choice("cpu_offloading_weights", OF_SWITCH)
 OPTIMIZER_OFFLOAD: Choice = Choice(
     "optimizer_cpu_offload", OF_SWITCH, "optimizer_offload", older=("cpu_optimizer",), read=_fraction_in,
     write=lambda plan: _updates_on_host(plan) > 0,
@@ -340,24 +340,12 @@ OVERLAP_OFFLOAD: Choice = Choice(
     read=lambda dump: OVERLAP_OFFLOAD.on(dump) if OPTIMIZER_OFFLOAD.on(dump) else None,
     write=lambda plan: _updates_on_host(plan) > 0 and bool(plan.fields.get("overlap_offload", True)),
 )  # fmt: skip
-TORCH_OFFLOAD = Choice("use_torch_optimizer_for_cpu_offload", OF_SWITCH)
 
 
 def _optimizer_in(dump: Dump) -> str | None:
     """The optimizer, where it is not AdamW."""
     name = OPTIMIZERS.get(OPTIMIZER.word(dump, "adam"), "adamw")
     return None if name == "adamw" else name
-
-
-def optimizer_notes(dump: Dump) -> list[str]:
-    """What is said of the optimizer and not simulated, one line each."""
-    optimizer, steps = OPTIMIZER.word(dump, "adam"), MUON_STEPS.word(dump, NS_STEPS)
-    notes = [] if optimizer in OPTIMIZERS else [f"optimizer {optimizer}: simulated as adamw"]
-    if MEGATRON_FSDP.on(dump) and STRATEGY.word(dump) not in FSDP:
-        notes.append(f"{MEGATRON_FSDP.name} without {STRATEGY.name}: versions differ, so sharding is left open")
-    if _optimizer_in(dump) == "muon" and steps != NS_STEPS:
-        notes.append(f"{MUON_STEPS.name} {steps}: {NS_STEPS} are simulated")
-    return notes
 
 
 MAIN_PARAMS, EXP_AVG, EXP_AVG_SQ = Choice("main_params_dtype"), Choice("exp_avg_dtype"), Choice("exp_avg_sq_dtype")
@@ -383,4 +371,3 @@ MUON_UNALIGNED: Choice = Choice(
         plan["optimizer"] == "muon" and plan.sharding == "optimizer" and not plan["muon_aligned"]
     ),
 )  # fmt: skip
-MUON_STEPS = Choice("muon_num_ns_steps", OF_NUMBER)

@@ -9,7 +9,9 @@ from sim_core.documents import shipped_document
 from sweep.frameworks import deepspeed, megatron, nanotron, torchtitan
 from sweep.frameworks.plan import Launched
 
-_OTHERS = shipped_document(Path(__file__).with_suffix(".yaml"))
+TABLES = Path(__file__).parent
+"""Where words of frameworks are kept as data."""
+_OTHERS = shipped_document(TABLES / "names.yaml")
 """Names that no framework's arguments here have."""
 Meaning = TypeVar("Meaning")
 

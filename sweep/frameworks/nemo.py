@@ -1,32 +1,20 @@
 """Words of NeMo (both generations) and Megatron-Bridge: names of Megatron-LM's arguments, and what recipes call otherwise."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
 
-from sim_core import OFF, Argument, Dump, Fields, megatron_arguments as model, whole_of
+from sim_core import OFF, Dump, Fields, megatron_arguments as model, whole_of
+from sim_core.documents import shipped_document
 from sweep.frameworks import megatron_choices as choices, megatron_sizes as sizes
-from sweep.frameworks.megatron import DP, EACH, NODES
+from sweep.frameworks.megatron import EACH, NODES
 
 PAGE = "nemo"
 SIGN = f"(?:{sizes.TP.name}|{sizes.PP.name}|{sizes.GLOBAL_BATCH.name})"
 SEQUENCE = "encoder_seq_length"
 POLICY, OF_POLICY = "policy", "megatron_cfg"
 """Sections of NeMo-RL: what is trained, and how Megatron-LM does it."""
-RENAMED: Mapping[str, Argument[Any]] = {
-    SEQUENCE: model.SEQUENCE, "sequence_length": model.SEQUENCE, "num_moe_experts": model.EXPERTS,
-    "activations_checkpoint_granularity": choices.GRANULARITY, "activations_checkpoint_num_layers": choices.LAYERS,
-    "layernorm_type": model.NORM, "vocabulary_size": model.VOCABULARY, f"params_{sizes.GLOBAL_BATCH.name}": sizes.GLOBAL_BATCH,
-    "overlap_grad_sync": choices.OVERLAP_GRAD, "overlap_param_sync": choices.OVERLAP_PARAM,
-    f"ub_{sizes.TP_OVERLAP.name}": sizes.TP_OVERLAP, f"train_{sizes.GLOBAL_BATCH.name}": sizes.GLOBAL_BATCH,
-    f"train_{sizes.MICRO_BATCH.name}": sizes.MICRO_BATCH, "max_total_sequence_length": model.SEQUENCE,
-    "activation_checkpointing": choices.CHECKPOINT,
-}  # fmt: skip
-"""Names that recipes have, and Megatron-LM's arguments."""
+_ROWS = shipped_document(Path(__file__).with_suffix(".yaml"))
 OVERLAP_PP = "overlap_p2p_comm"
-NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm", "layernorm1p": "LayerNorm"}
-RECIPES = {"current": "tensorwise", "mxfp8": "mxfp8", "subchannel": "blockwise"}
-"""Words in the names of Megatron-Bridge's mixed precisions, such as bf16_with_fp8_current_scaling_mixed."""
 FSDP, FSDP_STRATEGY, STRATEGIES = "fsdp", "fsdp_sharding_strategy", {"full": "optim_grads_params", "grad": "optim_grads"}
 """A switch of NeMo 1 for FSDP, and its words for what is shared, by Megatron-LM's; others are no plan's."""
 SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
@@ -37,33 +25,16 @@ SCHEME, RANKS, TARGETS = (
     ("target_modules", "lora_target", "lora_target_modules"),
 )
 """Of adapters: what they are, their rank, and beside which modules, in recipes of NeMo, Megatron-Bridge and LLaMA-Factory."""
-ADAPTED = {
-    "qkv": ("attention_qkv", "linear_qkv", "q_proj", "k_proj", "v_proj"),
-    "projection": ("attention_dense", "linear_proj", "o_proj"),
-    "fc1": ("mlp_fc1", "linear_fc1", "gate_proj", "up_proj"), "fc2": ("mlp_fc2", "linear_fc2", "down_proj"),
-}  # fmt: skip
-"""Our targets of adapters, by theirs."""
-WHOLE_LAYER = ("all", "all-linear")
 WITH_ADAPTERS = "lora {lora}: give the model as {{preset: MODEL, lora: {lora}}}, else all weights are trained"
 BITS, DOUBLE = ("quantization_bit", "load_in_4bit"), ("double_quantization", "bnb_4bit_use_double_quant")
 """Of the frozen base: LLaMA-Factory's, whose scales are narrow unless it says otherwise, and transformers'."""
-LOGGED = {
-    **{each.name: each.field for each in (sizes.TP, sizes.PP, sizes.CP, sizes.VPP, sizes.EP, sizes.MICRO_BATCH)},
-    sizes.GLOBAL_BATCH.name: sizes.GLOBAL_BATCH.field, SEQUENCE: model.SEQUENCE.field,
-}  # fmt: skip
-"""Settings of a plan that a log prints, by our fields."""
-LOGGED_OF_MODEL = {
-    each.name: each.field for each in (model.LAYERS, model.HIDDEN, model.HEADS, model.FFN, model.KV_HEADS)
-}  # fmt: skip
-GROUPS = {
-    each.name.removesuffix("_size").replace("_", " "): each.field for each in (sizes.TP, sizes.PP, sizes.CP, DP)
-}  # fmt: skip
-"""Kinds of groups of ranks in a log, by our fields."""
+LOGGED, LOGGED_OF_MODEL, GROUPS = (_ROWS[name] for name in ("logged", "logged_of_model", "groups"))
+"""What a log prints, by our fields: settings of a plan, of a model, kinds of groups of ranks."""
 
 
 def megatron_name(name: str) -> str:
     """Megatron-LM's name of a key."""
-    return RENAMED[name].name if name in RENAMED else {"bias": "add_bias_linear"}.get(name, name)
+    return str(_ROWS["renamed"].get(name, name))
 
 
 def adapters(values: Dump) -> tuple[Fields, str]:
@@ -75,7 +46,7 @@ def adapters(values: Dump) -> tuple[Fields, str]:
     if rank is None or not (scheme or any(name in values for name in TARGETS)):
         return {}, ""
     words = re.findall(r"[\w-]+", next((values[name] for name in TARGETS if name in values), ""))
-    chosen = [ours for ours, theirs in ADAPTED.items() if set(words) & {*theirs, *WHOLE_LAYER}]
+    chosen = [ours for ours, theirs in _ROWS["adapted"].items() if not {*words}.isdisjoint(theirs)]
     lora = {"rank": rank, **({"targets": chosen} if chosen else {})}
     if values.get(BITS[0]) == "4" or values.get(BITS[1]) == "True":
         double = next((values[name] for name in DOUBLE if name in values), str(BITS[0] in values))
@@ -89,13 +60,15 @@ def translate(values: dict[str, str]) -> None:
         values.get("gated_linear_unit") == "True" and "silu" in values.get("activation_func", "silu")
     ):
         values[model.SWIGLU.name] = "True"
+    elif "geglu" in values.get("activation", "") or values.get("gated_linear_unit") == "True":
+        values[model.GEGLU.name] = "True"
     elif values.get("activation") == "squared-relu":
         values[model.SQUARED_RELU.name] = "True"
     if values.get("share_embeddings_and_output_weights") == "False":
         values[model.UNTIED.name] = "True"
     if model.KV_HEADS.whole(values):
         values[model.GROUPED.name] = "True"
-    values[model.NORM.name] = NORMS.get(model.NORM.word(values, "layernorm").lower(), "LayerNorm")
+    values[model.NORM.name] = _ROWS["norms"].get(model.NORM.word(values, "layernorm").lower(), "LayerNorm")
     if values.get(FSDP) == "True":
         values[choices.MEGATRON_FSDP.name] = "True"
         values[choices.STRATEGY.name] = STRATEGIES.get(values.get(FSDP_STRATEGY, "full"), "")
@@ -104,12 +77,15 @@ def translate(values: dict[str, str]) -> None:
     if cap := whole_of(values, "bucket_cap_mb"):
         values.setdefault(choices.BUCKET.name, str(cap * 2**20 // choices.SUM_BYTES))
     precision = f"{values.get('precision', '')} {values.get('mixed_precision', '')}".lower().replace("bfloat", "bf")
+    precision = re.sub(r"\b16", choices.FP16.name, precision)
     for narrow in (choices.BF16, choices.FP16):
         if narrow.name in precision and choices.FP16.name not in values:
             values[narrow.name] = "True"
     if "fp8" in precision and choices.FP8.word(values) in OFF:
         values[choices.FP8.name] = "hybrid"
-        values[choices.FP8_RECIPE.name] = next((recipe for word, recipe in RECIPES.items() if word in precision), "delayed")
+        values[choices.FP8_RECIPE.name] = next(
+            (recipe for word, recipe in _ROWS["precisions"].items() if word in precision), "delayed"
+        )
     values.setdefault(model.POSITIONS.name, model.SEQUENCE.word(values, "None"))
 
 

@@ -3,18 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 
 from sim_core import Argument, Rules, SpecError, arguments_in
+from sim_core.documents import shipped_document
 from sweep.frameworks.megatron_sizes import GLOBAL_BATCH as MEGATRON_BATCH, of_plan
 from sweep.frameworks.plan import Launched
 
 PAGE = "torchtitan"
 Sections = dict[str, dict[str, int | str | list[list[str]]]]
-SCHEDULES = {
-    "GPipe": ("gpipe", 1), "1F1B": ("1f1b", 1), "Interleaved1F1B": ("1f1b", 2), "LoopedBFS": ("looped-bfs", 2),
-    "InterleavedZeroBubble": ("interleaved-zb", 2), "ZBVZeroBubble": ("zb-v", 2), "DualPipeV": ("dualpipev", 2),
-}  # fmt: skip
-"""Schedule -> ours, and the virtual stages of a rank without layers for each."""
+SCHEDULES: dict[str, tuple[str, int]] = shipped_document(Path(__file__).with_suffix(".yaml"))
 IN_PIPELINE = "optimizer"
 """What ranks share where pp > 1, unless parameters are freed after each forward: they stay for all micro-batches."""
 _TURNING = ("zb-v", "dualpipev")

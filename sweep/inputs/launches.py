@@ -18,17 +18,22 @@ from sweep.frameworks import (
     torchtitan as of_torchtitan,
 )
 from sweep.frameworks.megatron_sizes import TP
-from sweep.frameworks.names import SAID_AS
+from sweep.frameworks.names import SAID_AS, TABLES
 from sweep.frameworks.nemo import megatron_name
 from sweep.inputs.launch import chain, deepspeed, exported, maxtext, megatron, nemo, plain, primus, torchtitan
+from sweep.inputs.launch.keys import not_simulated
 from sweep.inputs.text import head_of
 from sweep.inputs.told import Job
 
-PLAIN = [shipped_document(plain.TABLES / f"{name}.yaml") for name in ("gpt-neox", "nemo-automodel", "llm-foundry", "nanotron")]
+PLAIN = [shipped_document(TABLES / f"{name}.yaml") for name in ("gpt-neox", "nemo-automodel", "llm-foundry", "nanotron")]
 """Frameworks whose files are read by a table."""
 MOST_BYTES = 2**20
 """Of a launch file; the largest that we know have 20 KB."""
 SAID = re.compile(r"(?:(?<=--)|(?<![\w$.-])(?=\w+[\"']?\s*[:=]))([a-z][\w-]*)")
+SWITCH = re.compile(
+    r"\b((?:CUDA|HSA|LIBTPU|NCCL|NVSHMEM|NVTE|PYTORCH|RCCL|TORCH|UCX|XLA|xla)_\w+)[\"']?\s*[=:]\s*[\"']?([^\s\"',}]*)"
+)
+"""Variables of the environment, and flags in them, that change what runs."""
 NEEDED = ("all_gpus", "tp", "pp", "micro_batch", "global_batch", "sequence")
 """What a launch has to state for its plan to be simulated."""
 NOTHING = "found no model and no plan of a framework that is known"
@@ -49,6 +54,10 @@ def read_launch(path: str | Path) -> Job:
     job = row.read(str(path), text)
     absent = [name for name in NEEDED if job.plan.get(name) is None]
     job.path, job.lines = str(path), lines_of(text)
+    job.notes = (
+        *job.notes,
+        *not_simulated(job.framework, {**job.kept, **dict(SWITCH.findall(megatron.COMMENT.sub("", text)))}),
+    )
     job.missing = (*absent, *(["model"] if not job.model else [] if "vocabulary" in job.model else ["vocabulary"]))
     return job
 

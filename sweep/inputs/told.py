@@ -31,7 +31,7 @@ class Job:
     missing: Words = ()  # what a simulation needs and the file does not tell
     lines: Mapping[str, Set[int]] = field(default_factory=dict)  # of a launch file, that name a field of the plan
     notes: Words = ()
-    kept: Words = ()  # names of flags or keys of a launch that have no part in the plan or the model
+    kept: Values = field(default_factory=dict)  # flags or keys of a launch without a part in the plan or the model, by name
     refused: str = ""  # why the plan that a log prints cannot be believed
     parameters: int | None = None
     step_time_s: float | None = None

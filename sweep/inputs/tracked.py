@@ -16,9 +16,9 @@ from sim_core.documents import Fields, Values, parse_json, parse_yaml, shipped_d
 from sim_core.places import read_input
 from sweep.frameworks import torchtitan as of_torchtitan
 from sweep.frameworks.megatron import WORLD
+from sweep.frameworks.names import TABLES
 from sweep.inputs.launch import torchtitan
 from sweep.inputs.launch.keys import numbers_or_why, section
-from sweep.inputs.launch.plain import TABLES
 from sweep.inputs.launches import job_in
 from sweep.inputs.logs.found import number
 from sweep.inputs.text import blocks_of_lines, head_of, raw_lines

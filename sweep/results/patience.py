@@ -3,9 +3,9 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -13,9 +13,7 @@ from sim_core.documents import shipped_document
 
 PAUSES_S = (1.0, 3.0, 9.0)
 """Seconds between attempts, of which a random half to all is waited. Each attempt is some 30 of Arrow's own within 8 s."""
-_ADVICE: Sequence[Mapping[str, Any]] = shipped_document(Path(__file__).with_name("advice.yaml"))
-_RENEWED = [row["said"] for row in _ADVICE if "renewed" in row]
-"""What new credentials may mend."""
+_ADVICE = shipped_document(Path(__file__).with_suffix(".yaml"))
 UNREACHED = ("NETWORK_CONNECTION", "Could not connect", "curlCode")
 CHECK_NETWORK = "check the address (AWS_ENDPOINT_URL) and the network"
 
@@ -34,7 +32,7 @@ class StoreUnavailable(OSError):
 
 def advice(text: str) -> str:
     """What to check after a permanent error with this text; empty if the error may pass."""
-    return next((row["said"] for row in _ADVICE if any(word in text for word in row["words"])), "")
+    return next((str(row["said"]) for row in _ADVICE if any(word in text for word in row["at"])), "")
 
 
 def patiently(
@@ -56,7 +54,7 @@ def patiently(
         except (OSError, pa.ArrowException) as error:
             text = " ".join(str(error).split())
             said = advice(text)
-            if renew and said in _RENEWED:
+            if renew and said in [row["said"] for row in _ADVICE if "renews" in row]:
                 renew()
                 renew = None
                 continue

@@ -64,5 +64,5 @@ def log_values(log: Job) -> Fields:
 
 def launch_values(launch: Job) -> Fields:
     """What a launch file states as plain values, for JSON; None: left to the moment of the launch."""
-    values = plain_values(launch, "path framework plan model missing notes kept")
-    return {"path": values.pop("path"), "kind": "launch", "framework": values.pop("framework"), "step_time_s": None, **values}
+    told = {"path": launch.path, "kind": "launch", "framework": launch.framework, "step_time_s": None}
+    return {**told, **plain_values(launch, "plan model missing notes"), "kept": [*launch.kept]}

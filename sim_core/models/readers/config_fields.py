@@ -12,13 +12,6 @@ from sim_core.models.description import MAX, MAX_LAYERS
 Document = Fields
 """Numbers of a model, for `parse_model`."""
 
-ACTIVATIONS: Mapping[str, str] = {
-    "silu": "silu", "swish": "silu", "swiglu": "silu", "gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu",
-    "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu", "quick_gelu": "gelu", "relu": "relu", "relu2": "squared_relu",
-    "xielu": "gelu",
-}  # fmt: skip
-"""xIELU (arXiv 2411.13010) is elementwise, too; its two numbers a layer are not counted."""
-
 
 class Row(NamedTuple):
     """A family of models, as families.yaml describes it."""
@@ -218,7 +211,7 @@ _NOTHING: tuple[object, ...] = (None, False, 0, 0.0, [], {}, "")
 
 def _alike(one: Any, other: Any) -> bool:
     """Whether two fields that mean the same say the same."""
-    one, other = (ACTIVATIONS.get(x, x) if isinstance(x, str) else _same(x) for x in (one, other))
+    one, other = (tables()["activations"].get(x, x) if isinstance(x, str) else _same(x) for x in (one, other))
     return bool(one == other)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from sim_core.documents import Words
-from sim_core.models.readers.config_fields import ACTIVATIONS, Config, Document, tables
+from sim_core.models.readers.config_fields import Config, Document, tables
 
 _NEAR, _LOCAL, _SPARSE, _HEAVY = "sliding_attention", "local", "compressed_sparse_attention", "heavily_compressed_attention"
 _FULL = ("full_attention", "attention", "indexed_attention", "global", "hybrid")
@@ -30,7 +30,7 @@ def decoder(config: Config, parts: str) -> Document:
     if config.value("num_hidden_layers") is not None or not document["layers"]:
         document["layers"] = config.layers()
     document |= config.sizes(hidden="hidden_size", heads="num_attention_heads", vocabulary="vocab_size")
-    document |= {"tied": config.flag("tie_word_embeddings"), "activation": config.word(ACTIVATIONS, "hidden_act")}
+    document |= {"tied": config.flag("tie_word_embeddings"), "activation": config.word(tables()["activations"], "hidden_act")}
     if "mla" in parts:
         config.take("num_key_value_heads", "head_dim", "qk_head_dim")
     else:

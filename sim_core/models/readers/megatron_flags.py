@@ -4,9 +4,10 @@ import ast
 import operator
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from sim_core.documents import Lines, Values, Words
+from sim_core.documents import Lines, Values, Words, shipped_document
 from sim_core.models.readers.argument import flag_of
 from sim_core.models.readers.megatron_arguments import HIDDEN, LAYERS
 
@@ -160,103 +161,10 @@ def flags_of_document(document: Values, lines: Lines) -> Flags | None:
     return flags
 
 
-NOT_MODELLED = {
-    "--dsa-indexer-skip-topk-offset": "keys that layers choose for each other",
-    "--dsa-indexer-topk-freq": "keys that layers choose for each other",
-    "--decoder-num-layers": "an encoder and a decoder",
-    "--encoder-num-layers": "an encoder and a decoder",
-    "--enable-mhc-connections": "hyper-connections",
-    "--heterogeneous-layers-config-encoded-json": "layers of different sizes",
-    "--heterogeneous-layers-config-path": "layers of different sizes",
-    DEEPSPEED_EXPERTS: "experts of DeepSpeed",
-    "--moe-expert-rank-capacity-factor": "a capacity per rank",
-    "--mtp-use-repeated-layer": "prediction layers that share weights",
-    "--qk-l2-norm": "a norm of queries and keys without weights",
-    "--topk": "experts of DeepSpeed",
-    "--yaml-cfg": "numbers in another file",
-}
+_ROWS = shipped_document(Path(__file__).with_suffix(".yaml"))
+NOT_MODELLED: Mapping[str, str] = _ROWS["not_modelled"]
 """Flags that change the model in a way that is not described here: refused."""
-
-_FREE = {
-    "plan and schedule": """
-        --tensor-model- --model-parallel- --pipeline-model-parallel --context-parallel- --cp-comm --hierarchical-context
-        --hybrid-context-parallel --expert-model- --expert-tensor-parallel --moe-expert-parallel --sequence-parallel
-        --num-layers-per- --num-virtual-stages --microbatch-group --decoder-first-pipeline --decoder-last-pipeline
-        --account-for- --pp-partition --no-pipeline-parallel --use-tp-pp-dp --enable-zbh1 --micro-batch --global-batch
-        --batch-size --rampup-batch --step-batch --decrease-batch --recompute- --checkpoint-activations --distribute-saved
-        --fine-grained --offload- --activation-offload --cpu-offloading --cuda-graph --enable-cuda-graph --external-cuda
-        --world-size
-    """,
-    "optimizer, communication, precision": """
-        --use-distributed- --num-distributed- --overlap- --no-overlap- --delay- --defer- --wgrad-deferral --ddp-
-        --use-megatron-fsdp --megatron-fsdp --use-torch-fsdp2 --torch-fsdp2 --fsdp- --use-fsdp --use-custom-fsdp
-        --data-parallel- --outer-dp- --zero- --remote-device --deepspeed --cpu-optimizer --no-align- --disable-align-
-        --grad-reduce-in --accumulate-allreduce --use-precision-aware --main-grads --main-params --exp-avg --optimizer --adam-
-        --sgd- --muon- --lion- --use-nccl-ub --nccl- --gtp- --tp-comm --disable-tp-comm --use-ring-exchange --bf16 --fp16
-        --fp8 --fp4 --first-last- --num-layers-at- --use-sharp --sharp- --high-priority --distributed- --local-rank
-        --init-model-with --DDP-impl --no-async-tensor --sync-tp --no-use-layer-wise --keep-fp8 --reuse-grad --te-
-        --use-cpu-init --no-initialization --disable-gloo --lazy-mpu --no-gradient-reduce --suggested-comm --fp32-residual
-        --no-contiguous-buffers --cpu-torch-adam --use-torch-optimizer --use-pin-memory --use-tutel
-    """,
-    "kernels: which implementation runs is an input of its own": """
-        --attention-backend --flash-attention-version --flash-decode --use-flash-attn --transformer-impl --use-mcore-models
-        --use-legacy-models --no-masked-softmax --no-bias- --no-rope-fusion --apply-rope-fusion
-        --no-gradient-accumulation-fusion --gradient-accumulation-fusion --no-persist-layer-norm --cross-entropy-
-        --disable-jit-fuser --use-fused-weighted --fused-residual --use-transformer-engine --attention-softmax-in
-        --apply-query-key-layer --no-query-key-layer --disable-bf16-reduced --deterministic-mode --batch-invariant
-        --abort-on-unmet --fp16-lm-cross --output-logit-dtype --mla-down-proj-fusion --use-kitchen --kitchen- --scaled-
-        --masked-softmax-fusion --bias- --use-te-activation --no-flash --enable-experimental
-    """,
-    "routing and dispatch: same shapes": """
-        --moe-router-load --moe-router-pre-softmax --moe-router-topk-s --moe-router-score --moe-router-dtype
-        --moe-router-enable-expert-bias --moe-router-bias-update --moe-router-force --moe-router-fusion --moe-router-padding
-        --moe-router-quantile --moe-aux-loss --moe-z-loss --moe-input-jitter --moe-token- --moe-enable-deepep --moe-deepep
-        --moe-flex --moe-hybridep --moe-ncclep --moe-permute --moe-apply-probs --moe-per-layer --moe-layer-recompute
-        --moe-shared-expert-overlap --moe-use- --moe-single- --moe-upcycling --moe-enable-routing --moe-routing-trace
-        --moe-loss-coeff --moe-min-capacity --moe-eval-capacity --create-moe-param --disable-moe-token --moe-dispatch
-        --moe-combine --moe-pad-experts-for --moe-paged --use-grouped-gemm
-    """,
-    "constants of layers: same shapes": """
-        --norm-epsilon --layernorm-epsilon --apply-layernorm-1p --apply-residual-connection-post --rotary- --rope-
-        --use-rope-scaling --no-rope-freq --yarn- --no-yarn- --mscale --glu-linear-offset --activation-func-clamp
-        --openai-gelu --onnx-safe --init-method --embedding-init --use-mup --mup- --mtp-loss --mtp-detach --qk-clip
-        --softmax-scale --sinkhorn --kv-scale --no-bert-binary --calculate-per-token --cache-mla --clone-scatter
-        --disable-clone-scatter --window-attn-impl --add-position-embedding --enable-gpt-oss --mtp-spec --keep-mtp-spec
-        --dsa-indexer-loss --dsa-indexer-use-sparse --dsa-kernel --dsa-indexer-r --dsa-indexer-k-norm --dsa-indexer-scoring
-        --no-dsa- --disable-dsa-
-    """,
-    "training, data, tokenizer files": """
-        --lr --min-lr --decoupled- --warmup --override-opt --use-checkpoint-opt --weight-decay --start-weight --end-weight
-        --no-weight-decay --apply-wd --clip-grad --loss-scale --initial-loss --min-loss --hysteresis --train- --eval-
-        --full-validation --skip-train --exit- --iterations-to-skip --seed --data- --data --split --mock-data --num-workers
-        --valid- --test- --dataloader- --dataset --reset- --eod-mask --no-create-attention --no-mmap --sample --short-seq
-        --mask-prob --per- --fim- --mid-level --allow-ambiguous --object-storage --num-dataset --merge-file --tokenizer
-        --tiktoken --null-tokenizer --patch-tokenizer --disable-tokenizer --trust-remote --chat-template --vocab-extra-ids
-        --sft --max-padding --rl- --grpo- --finetune --multiple-validation --validation- --phase- --freeze-all --use-gigatoken
-        --random-ltd --curriculum --generation-length --skip-iter --variable-seq
-    """,
-    "checkpoints, logs, faults, launchers": """
-        --save --load --no-save --no-load --ckpt- --no-ckpt --async- --dist-ckpt --use-dist-ckpt --use-persistent
-        --use-checkpoint-args --use-mp-args --auto-detect-ckpt --pretrained-checkpoint --non-persist --persistent-
-        --override-ckpt --replication --verify- --export- --checkpoint-path --log- --logging- --timing- --tensorboard --wandb-
-        --profile --use-pytorch-profiler --pytorch-profiler --record- --memory-snapshot --nvtx --no-one-logger --one-logger
-        --app-tag --manual-gc --disable-manual-gc --no-check --check- --rerun- --result-rejected --empty-unused --no-barrier
-        --no-log --disable-log --enable-one-logger --inprocess- --enable-ft --calc-ft --ft- --error-injection --fault-
-        --straggler --disable-straggler --run-workload --adlr- --otel --logits- --inference- --nnodes --nproc --node --master
-        --rdzv --max-restarts --tee --redirects --role --force-multi --num-nodes --num-gpus --hostfile --help --ntasks
-        --cpus-per --gpus-per --gres --time --job-name --partition --account --container --output --error --codecarbon --kill-
-        --jobid --wait --query-gpu --format --config-logger --git --use-contiguous --train-sync --gpu-sniff --dump-param
-        --capture-range --cpuctxsw --cuda-memory-usage --trace --enable-msc --disable-msc --flight- --no-flight-
-        --disable-flight- --no-rl- --perform-rl --no-inference- --disable-ckpt- --disable-strict- --no-strict- --disable-save
-        --no-manual --start-eval
-    """,
-    "further switches of Megatron-LM core 0.20 for how, not what, is computed": """
-        --no-tp-comm --no-fp8-wgrad --disable-fp8-wgrad --moe-mlp-glu --moe-shared-expert-glu --min-offloaded --delta-offload
-        --ep-overlap --distrib-optim --disable-symmetric --create-all-gather --enable-full-sharding --use-same-sampling
-        --no-pin- --symmetric-ar --mlp-chunks --no-clone-scatter --fake-process
-    """,
-}
-FREE_PREFIXES = tuple(" ".join(_FREE.values()).split())
+FREE_PREFIXES = tuple(" ".join(_ROWS["free"].values()).split())
 """Beginnings of flags that do not change the shape of the model."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from sim_core import Fields, Values, flags_of_text
 from sweep.frameworks import deepspeed as of
 from sweep.frameworks.nemo import WITH_ADAPTERS, adapters
-from sweep.inputs.launch.keys import number
+from sweep.inputs.launch.keys import SETTINGS, number, numbers_by_name, section, unread
 from sweep.inputs.launch.megatron import gpus_of, slurm_of, values_of
 from sweep.inputs.told import Job
 
@@ -37,33 +37,35 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     ga = number(config, of.GA.name) or (1 if trainer and of.GA.name not in config else None)
     batch = number(config, of.BATCH.name)
     gpus = gpus or (batch // (micro * ga) if batch and micro and ga and batch % (micro * ga) == 0 else None)
-    notes = ["model: not in this file; give --model"]
-    automatic = [name for name in of.USED if config.get(name) == of.AUTO]
+    notes: list[str] = []
+    read = SETTINGS["read"][of.NAME].split()
+    automatic = [name for name in read if config.get(name) == of.AUTO]
     if automatic:
         notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
     if not trainer and of.CHECKPOINTING.name not in config:
         notes.append("recompute: not in this file, taken as none; --set checkpointing=full changes it")
+    of_fsdp = section(config, "fsdp_config").get("activation_checkpointing")
+    by_itself = "finetuning_type" in config and config.get("disable_gradient_checkpointing") is not True  # LLaMA-Factory
+    recomputes = by_itself or True in (config.get(of.CHECKPOINTING.name), of_fsdp)
     plan = {
         "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": gpus, "all_gpus": gpus, "micro_batch": micro,
         "global_batch": batch or (micro * ga * gpus if micro and ga and gpus else None),
         "ga": ga, "sequence": next((number(config, name) for name in of.SEQUENCES if number(config, name)), None),
         "precision": _precision(config),
-        "checkpointing": "full" if config.get(of.CHECKPOINTING.name) is True else "none",
+        "checkpointing": "full" if recomputes else "none",
         **_zero(config, notes), **_on_host(config, notes),
     }  # fmt: skip
     lora, said = adapters({name: str(value) for name, value in config.items()})
-    if lora:
-        notes.append(WITH_ADAPTERS.format(lora=lora))
-    if said:
-        notes.append(said)
-    kept = tuple(str(key) for key in document if key not in of.USED)
-    if trainer and not inner:
-        facts = {
-            **(of.OF_LIGER if config.get(of.LIGER) is True else {}),
-            **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {}),
-        }
-        return Job(framework=of.TRAINER_ALONE, plan=plan, stack=of.TRAINER_PAGE, facts=facts, notes=tuple(notes), kept=kept)
-    return Job(framework=of.TRAINER_NAME if trainer else of.NAME, plan=plan, notes=tuple(notes), kept=kept)
+    model, why = numbers_by_name(str(config.get("model_name_or_path", "")), "", plan["sequence"])
+    model |= {"lora": lora} if lora and model else {}
+    notes = [*why, *notes, *[WITH_ADAPTERS.format(lora=lora)] * (bool(lora) > bool(model)), *[said] * bool(said)]
+    alone = trainer and not inner
+    liger = of.OF_LIGER if config.get(of.LIGER) is True else {}
+    facts = {**liger, **of.OF_OPTIMIZER.get(str(config.get(of.OPTIMIZER)), {})}
+    return Job(
+        framework=of.TRAINER_ALONE if alone else of.TRAINER_NAME if trainer else of.NAME, plan=plan, model=model,
+        stack=of.TRAINER_PAGE * alone, facts=facts if alone else {}, notes=tuple(notes), kept=unread(config, read),
+    )  # fmt: skip
 
 
 def _zero(config: Values, notes: list[str]) -> Fields:
@@ -74,14 +76,10 @@ def _zero(config: Values, notes: list[str]) -> Fields:
             notes.append("ZeRO stage: in the file that `deepspeed` names")
             return {"sharding": None}
         words = re.findall(r"\w+", str(config.get(of.TRAINER_FSDP.name)))
-        nothing = None if "hybrid_shard" in words else "none"
+        nothing = None if {*words} - {"None", "False"} else "none"
         return {"sharding": next((sharing for word, sharing in of.FSDP.items() if word in words), nothing)}
     stage = zero.get(of.STAGE.name, 0)
     plan = {"sharding": of.ZERO[stage] if isinstance(stage, int) and 0 <= stage < len(of.ZERO) else None}
-    said = [f"{name} {zero[name]}" for name in of.UNMODELLED if zero.get(name, 1) not in (1, False, None)]
-    said += [f"{name} True" for name in of.UNMODELLED if zero.get(name) is True]
-    if said:
-        notes.append(f"{' and '.join(said)}: not modelled")
     if isinstance(zero.get(of.OVERLAP.name), bool):
         plan[of.OVERLAP.field] = zero[of.OVERLAP.name]
     return plan

@@ -1,12 +1,18 @@
-"""What launch files of all formats share: whole numbers, sections, and the numbers of a model or why there are none."""
+"""What launch files of all formats share: numbers, sections, settings without a part here, a model or why there is none."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from sim_core import Fields, Model, SimError, Values, Words, model_document, model_names, read_model
+from sim_core.documents import shipped_document
+from sweep.frameworks.names import TABLES
 from sweep.inputs.text import model_note
 
+SETTINGS = shipped_document(TABLES / "settings.yaml")
+SHOWN = re.compile(rf"(?i)[-+\d.,:e\s\[\]]{{1,60}}|{'|'.join(SETTINGS['words'].split())}")
+"""Values that are nobody's own."""
+PLAIN = re.compile(r"[\w.-]{1,80}")
 REFERENCE = re.compile(r"\$\{([\w.]+)\}\Z")
 TUNED = re.compile(r"^meta-|[-_](?:instruct|it|chat|base|hf|bf16|v0\.1)\b|[^a-z0-9.]")
 """In names of models: makers, what was trained after, and signs between words."""
@@ -30,6 +36,32 @@ def stated(document: Values, paths: str) -> Any:
         if value not in (None, "None", "null", ""):
             return value
     return None
+
+
+def flat(document: Values, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings of all sections that are not off, by their dotted names; none that are not set, nor of what is no name."""
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.") if value.get("enabled") is not False else ()
+        elif value not in (None, "", "None", "null") and PLAIN.fullmatch(str(key)):
+            yield f"{above}{key}", value
+
+
+def unread(document: Values, read: Collection[str]) -> Fields:
+    """Settings by their dotted names, without those that are read."""
+    return {name: value for name, value in flat(document) if name not in read}
+
+
+def not_simulated(framework: str, kept: Values) -> Words:
+    """A note of settings that may change a step and have no part here, with values that are numbers or words of frameworks."""
+    words = [re.escape(word) for row in SETTINGS["no_effect"] if framework in row["of"] for word in row["names"].split()]
+    neutral = re.compile(rf"(?i)(?:^|\.)(?:{'|'.join(words) or '(?!)'})(?:$|=|(?<=\.))")
+    said = [
+        f"{name} {text if SHOWN.fullmatch(text) else ''}".strip()
+        for name, value in kept.items()
+        if not neutral.search(f"{name}={(text := ' '.join(str(value).split()))}")
+    ]
+    return (f"stated, and no part of what is simulated: {', '.join(said)}",) * bool(said)
 
 
 def numbers_by_name(name: str, path: str, sequence: int | None) -> tuple[Fields, Words]:

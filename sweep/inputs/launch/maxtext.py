@@ -4,7 +4,7 @@ import re
 
 from sim_core.documents import Values
 from sweep.frameworks import maxtext as of
-from sweep.inputs.launch.keys import above_zero, numbers_by_name
+from sweep.inputs.launch.keys import SETTINGS, above_zero, numbers_by_name, unread
 from sweep.inputs.told import Job
 
 SIGN = re.compile(rf"\b{of.BATCH}\s*[:=]")
@@ -20,7 +20,7 @@ def read_yaml(path: str, document: Values) -> Job:
     """The plan and the model of a configuration; its devices are those of the launch."""
     settings = {str(name): "" if value is None else str(value) for name, value in document.items()}
     plan = dict(of.plan_of(settings, None))
-    name = settings.get(of.MODEL, "")
+    name = settings.get(of.MODEL, "") if settings.get("override_model_config", "").lower() != "true" else ""
     model, notes = numbers_by_name(of.PRESETS.get(name, name), path, above_zero(plan["sequence"]))
     if of.REMAT not in settings:
         notes = (*notes, f"recompute: not in this file, taken as {of.WHOLE}, as configs/base.yml has it")
@@ -29,4 +29,5 @@ def read_yaml(path: str, document: Values) -> Job:
     if each := settings.get(of.BATCH):
         notes = (*notes, f"the global batch is {each} for each device: the number of devices decides it")
     page = of.PAGE if settings.get(of.DEVICE) == "gpu" else of.PAGE_OF_TPU
-    return Job(framework=of.NAME, plan=plan, model=model, stack=page, notes=notes)
+    kept = unread(document, SETTINGS["read"][of.NAME].split())
+    return Job(framework=of.NAME, plan=plan, model=model, stack=page, notes=notes, kept=kept)

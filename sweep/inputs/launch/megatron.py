@@ -18,7 +18,6 @@ from sim_core import (
 from sim_core.documents import Fields, Lines, Values, Words
 from sweep.frameworks import megatron
 from sweep.frameworks.deepspeed import DEEPSPEED
-from sweep.frameworks.megatron_choices import offload_notes, optimizer_notes
 from sweep.frameworks.megatron_sizes import MICRO_BATCH, TP
 from sweep.inputs.launch.keys import numbers_or_why
 from sweep.inputs.told import Job
@@ -93,8 +92,7 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
     maybe = {flag: flags[flag][0].line for flag in unset if flag in flags and all(place.maybe for place in flags[flag])}
     plan = megatron.left_open(megatron.plan_of(values, gpus_of(values, slurm, unset)), unset, maybe)
     part = not any(flag_of(name) in flags for name in MICRO_BATCH.names)  # without it Megatron-LM starts nothing
-    plan, unstated = megatron.as_stated(plan, [flag[2:].replace("-", "_") for flag in flags], part=part)
-    notes = optimizer_notes(values) + offload_notes(values) + unstated
+    plan, notes = megatron.as_stated(plan, [flag[2:].replace("-", "_") for flag in flags], part=part)
     if plan["all_gpus"] and plan["dp"] is None and plan["tp"] and plan["pp"] and plan["cp"]:
         width = "x".join(f" {name} {plan[name]} " for name in ("tp", "pp", "cp"))
         notes.append(f"it starts {plan['all_gpus']} GPUs, which{width}does not divide: more are meant".replace("  ", " "))
@@ -107,19 +105,10 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         notes.append(f"not set to one value in the file: {', '.join(open_flags)}")
     if under := [f"{flag} (line {line})" for flag, line in maybe.items() if flag in megatron.KNOWN or says_model(flag)]:
         notes.append(f"set under a condition of the script, so left open: {', '.join(under)}")
-    unknown: list[str] = []
-
-    def read(given: Values) -> Model:
-        read_one, unknown[:] = model_of_flags(flags, path, given)
-        return read_one
-
-    numbers, told = numbers_told(read, path)
-    if unknown:
-        notes.append(f"unknown flags, taken to leave the model as it is: {', '.join(unknown)}")
+    numbers, told = numbers_told(lambda given: model_of_flags(flags, path, given), path)
     framework, stack = "Megatron-LM", megatron.PAGE
     if DEEPSPEED.flag in flags:
         framework, stack = "Megatron-DeepSpeed", DEEPSPEED.stack
-    kept = tuple(flag for flag in flags if megatron.is_kept(flag))
     facts, lines = megatron.stated(values, stack)
     return Job(
         framework=framework,
@@ -128,7 +117,11 @@ def _launch(path: str, flags: Flags, slurm: Mapping[str, int]) -> Job:
         stack=stack,
         facts=facts,
         notes=(*notes, *lines, *told),
-        kept=kept,
+        kept={
+            flag[2:].replace("-", "_"): " ".join(given[-1].values)
+            for flag, given in flags.items()
+            if not megatron.is_read(flag)
+        },
     )
 
 

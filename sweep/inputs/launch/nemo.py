@@ -7,7 +7,7 @@ from sim_core import OFF, Fields, Values, Words, flag_of, megatron_arguments as 
 from sweep.frameworks import megatron, nemo
 from sweep.frameworks.megatron_choices import DISTRIBUTED
 from sweep.inputs.launch.chain import ABSENT
-from sweep.inputs.launch.keys import section
+from sweep.inputs.launch.keys import SETTINGS, section, unread
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.told import Job
 
@@ -21,6 +21,7 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
     """The plan and the model of a recipe, or of another framework's whose keys are the same."""
     values: dict[str, str] = {}
     _collect(document, values)
+    outermost = dict(values)
     for _ in range(3):  # a reference to a product of references
         values |= {name: _resolved(value, values) for name, value in values.items() if "${" in value}
     values |= {name: "True" for name, value in values.items() if value == "1" and flag_of(name) in megatron.SWITCHES}
@@ -58,6 +59,12 @@ def read_yaml(path: str, document: Values, framework: str = "NeMo", page: str = 
         model=numbers,
         stack=page,
         facts=facts,
+        kept={
+            name: value
+            for name, value in unread(document, ()).items()
+            if outermost.get(key := nemo.megatron_name(name.rpartition(".")[2])) != str(value)
+            or not (key in SETTINGS["read"]["NeMo"].split() or megatron.is_read(flag_of(key)))
+        },
         notes=(*notes, *unstated, *lines, *[said] * bool(said)),
     )
 

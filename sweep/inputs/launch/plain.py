@@ -3,17 +3,14 @@
 import re
 from collections.abc import Sequence
 from math import ceil, prod
-from pathlib import Path
 
-import sweep.frameworks
 from sim_core import PLAN_DEFAULTS, Fields, Values, Words, parse_model
 from sweep.frameworks import megatron
 from sweep.frameworks.nemo import RANKS, SCHEME, TARGETS, WITH_ADAPTERS, adapters
-from sweep.inputs.launch.keys import above_zero, numbers_by_name, section, stated
+from sweep.inputs.launch.keys import above_zero, flat, numbers_by_name, section, stated, unread
 from sweep.inputs.launch.megatron import numbers_told
 from sweep.inputs.told import Job
 
-TABLES = Path(sweep.frameworks.__file__).parent
 WIDTH, MOST_WIDTH, USUAL_RANK = 4, 1000, 8
 """Of an MLP in hidden sizes, and of adapters, where neither is stated."""
 OF_LLAMA = 256
@@ -22,7 +19,8 @@ OF_LLAMA = 256
 
 def read_yaml(rows: Values, path: str, document: Values) -> Job:
     """The plan and the model of a file, by the table of its framework."""
-    document = {str(key).replace("-", "_"): value for key, value in {**document, **section(document, "parameters")}.items()}
+    document = {**document, **section(document, "parameters")}
+    document = {str(key).replace("-", "_"): value for key, value in document.items() if key != "parameters"}
     plan, usual, notes = _filled(rows["plan"], document)
     for row in rows["opens"]:
         if re.match(row["of"], said := str(stated(document, row["at"]))):
@@ -53,11 +51,14 @@ def read_yaml(rows: Values, path: str, document: Values) -> Job:
         plan["global_batch"] = dp * plan["micro_batch"] * plan["ga"]
     model, why = _model(rows, path, document, plan)
     facts, lines = megatron.stated({"use_flash_attn": str("flash" in str(stated(document, rows["flash"])))}, rows["stack"])
-    read = {path.partition(".")[0] for part in ("plan", "opens", "numbers") for row in rows[part] for path in row["at"].split()}
+    read = {
+        path for part in ("plan", "opens", "numbers") for row in rows[part] for path in f"{row['at']} {row.get('if')}".split()
+    }
+    read |= {path for _, said in flat(rows) for path in str(said).split()}
     notes = [*why, *notes, *lines]
     return Job(
         framework=rows["name"], plan=plan, model=model, stack=rows["stack"], facts=facts, notes=tuple(notes),
-        kept=tuple(key for key in document if key not in read),
+        kept=unread(document, read),
     )  # fmt: skip
 
 

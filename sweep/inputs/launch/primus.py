@@ -5,10 +5,10 @@ from pathlib import Path
 from sim_core import SpecError, flag_of, says_model
 from sim_core.documents import Values, shipped_document
 from sweep.frameworks import primus as of
+from sweep.frameworks.names import TABLES
 from sweep.inputs.launch import maxtext, nemo, torchtitan
 from sweep.inputs.launch.chain import ABSENT, laid_over, over
 from sweep.inputs.launch.keys import numbers_by_name, section
-from sweep.inputs.launch.plain import TABLES
 from sweep.inputs.told import Job
 
 READERS = {"torchtitan": torchtitan.read_toml, "maxtext": maxtext.read_yaml}

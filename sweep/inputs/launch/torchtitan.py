@@ -42,7 +42,7 @@ def read_toml(path: str, document: Values) -> Job:
     notes: list[str] = []
     model = _model(path, settings, notes)
     plan = _plan(settings, model, notes)
-    kept = tuple(f"{section}.{key}" for section, keys in kept_keys(document).items() for key in keys)
+    kept = {f"{section}.{key}": value for section, keys in kept_keys(document).items() for key, value in keys.items()}
     facts = {"experts_with_tp": True} if (settings.number(of.EXPERT_TP) or 1) > 1 else {}
     return Job(framework="torchtitan", plan=plan, model=model, stack=of.PAGE, facts=facts, notes=tuple(notes), kept=kept)
 
@@ -69,8 +69,11 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
     dp = replicate * shard if replicate and shard else None
     schedule, vpp = _schedule(settings, model, pp, notes)
     local = settings.number(of.LOCAL_BATCH)
-    micro = (settings.number(of.MICRO_BATCH, 1) if pp > 1 else local) if local else None
+    several = settings.number(of.MICRO_BATCHES)
+    inside = local // several if local and several else settings.number(of.MICRO_BATCH, 1)
+    micro = (inside if pp > 1 else local) if local else None
     batch = settings.number(of.GLOBAL_BATCH) or (local * dp if local and dp else None)
+    converters = str(settings.value(of.CONVERTERS) or "")
     plan = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": settings.number(of.EP, 1), "dp": dp,
         "all_gpus": dp * tp * pp * cp if dp else None, "micro_batch": micro, "global_batch": batch,
@@ -78,7 +81,7 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
         "sequence": settings.number(of.SEQUENCE), "sequence_parallel": tp > 1,
         "checkpointing": _checkpointing(settings, model.get("layers"), pp * (vpp or 0), notes),
         **_sharding(settings, pp, shard, replicate),
-        "precision": "fp8_tensorwise" if "float8" in str(settings.value(of.CONVERTERS)) else "bf16",
+        "precision": "fp8_tensorwise" if "float8" in converters else None if converters.strip("[]") else "bf16",
         "overlap_tp": settings.value(of.ASYNC_TP) is True and tp > 1,
     }  # fmt: skip
     if None in degrees:
@@ -87,7 +90,7 @@ def _plan(settings: _Settings, model: Values, notes: list[str]) -> Fields:
     if plan["sharding"] != "none" and shard and replicate and replicate > 1:
         plan["dp_shard"] = shard * cp
     if pp > 1:
-        plan["schedule"] = schedule
+        plan |= {"schedule": schedule, **({"layer_split": split} if (split := _split(settings)) else {})}
     if cp > 1 and (kind := of.ROTATE_WORDS.get(settings.word(of.ROTATE) or "allgather")):
         plan["cp_comm_type"] = kind
     if dp is None:
@@ -119,6 +122,8 @@ def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> 
         notes.append(f"schedule {named[:40]}: not modelled")
         return None, None
     schedule, vpp = known
+    if split := _split(settings):
+        return schedule, len(split) // pp or None
     each, layers = settings.number(of.LAYERS_EACH), model.get("layers")
     if not each or not (isinstance(layers, int) or vpp > 1):
         return schedule, vpp
@@ -131,6 +136,12 @@ def _schedule(settings: _Settings, model: Values, pp: int, notes: list[str]) -> 
         notes.append(f"vpp: {each} layers a stage make {stages} stages, which pp {pp} does not divide")
         return schedule, None
     return schedule, stages // pp
+
+
+def _split(settings: _Settings) -> list[int]:
+    """The layers of each virtual stage, where the modules of each are listed."""
+    parts = settings.value(of.MODULES)
+    return [sum(str(name).startswith("layers.") for name in part) for part in parts] if isinstance(parts, list) else []
 
 
 def _checkpointing(settings: _Settings, layers: object, stages: int, notes: list[str]) -> str | None:

@@ -9,24 +9,12 @@ import numpy as np
 from sim_core import Bools
 from sweep.frameworks.names import by_word
 from sweep.inputs.traces.events import NONE, Events
-from sweep.inputs.traces.groups import role_of
+from sweep.inputs.traces.groups import WORDS, role_of
 from sweep.inputs.traces.kinds import Kind
 
 MICRO = 1e-6
 
-KINDS = by_word(
-    {
-        "all_reduce": "allreduce all_reduce allreduce_coalesced",
-        "all_gather": "allgather all_gather _allgather_base allgather_into_tensor_coalesced all_gather_into_tensor_coalesced "
-        "allgather_coalesced",
-        "reduce_scatter": "reduce_scatter _reduce_scatter_base reduce_scatter_tensor_coalesced",
-        "all_to_all": "all_to_all all_to_allv alltoall alltoall_base",
-        "broadcast": "broadcast _broadcast_oop",
-        **{word: word for word in ("reduce", "gather", "scatter", "send", "recv", "barrier")},
-    }
-)
-"""Kinds of collectives by the names that PyTorch writes."""
-
+KINDS = by_word(WORDS["kinds"])
 _BY_KERNEL = (
     (r"all_?reduce|cross_device_reduce", "all_reduce"),
     (r"reduce_?scatter", "reduce_scatter"),
@@ -39,16 +27,7 @@ _BY_KERNEL = (
 _GLOO = "gloo:"
 UNNAMED = "unnamed"
 
-BYTES = by_word(
-    {
-        1: "Byte Char Bool Float8_e4m3fn Float8_e5m2 Float8_e4m3fnuz Float8_e5m2fnuz Float8_e8m0fnu",
-        2: "Half BFloat16 Short",
-        4: "Float Int",
-        8: "Double Long ComplexFloat",
-        16: "ComplexDouble",
-    }
-)
-"""Bytes of an element by PyTorch's scalar types, which the file names without their width."""
+BYTES = by_word(WORDS["bytes"])
 
 
 class Key(NamedTuple):

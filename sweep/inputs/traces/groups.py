@@ -6,44 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sim_core.documents import Values
-from sweep.frameworks.names import by_word
+from sim_core.documents import Values, shipped_document
+from sweep.frameworks.names import TABLES, by_word
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDP::", "DeepSpeedEngine")
 MOST_RANKS = 2**24
 
-_MEGATRON = {
-    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
-    "DATA_PARALLEL_GROUP": "dp",
-    "DATA_PARALLEL_GROUP_WITH_CP": "dp_cp",
-    "CONTEXT_PARALLEL_GROUP": "cp",
-    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
-    "EXPERT_TENSOR_PARALLEL_GROUP": "etp",
-    "EXPERT_DATA_PARALLEL_GROUP": "edp",
-    "EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP": "etp_ep",
-    "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP": "etp_ep_pp",
-    "MODEL_PARALLEL_GROUP": "tp_pp",
-    "TENSOR_AND_DATA_PARALLEL_GROUP": "tp_dp",
-    "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
-    "TENSOR_AND_CONTEXT_PARALLEL_GROUP": "tp_cp",
-    "EMBEDDING_GROUP": "embedding",
-    "POSITION_EMBEDDING_GROUP": "embedding",
-}
-"""Roles by the descriptions that Megatron-LM gives its groups (core/parallel_state.py)."""
-
-_MESH = by_word(
-    {
-        **{role: role for role in ("tp", "pp", "cp", "ep", "etp", "dp_shard_cp")},
-        "dp": "dp batch",
-        "dp_replicate": "dp_replicate replicate",
-        "dp_shard": "dp_shard shard fsdp",
-        "dp_cp": "dp_cp loss",
-        "edp": "dp_shard_mod_ep efsdp",
-    }
-)
-"""Roles by the dimensions of a DeviceMesh (torch) as torchtitan and others name them; the group is called mesh_NAME."""
-
+WORDS = shipped_document(TABLES / "traces.yaml")
+_MESH = by_word(WORDS["mesh"])
 DEFAULT = "all ranks"
 OTHER = "other"
 PLAN = ("tp", "pp", "cp", "ep", "dp")
@@ -102,7 +72,7 @@ def role_of(description: str, size: int, world: int | None) -> str:
     """The role of a group by its description; one over all ranks has no other name."""
     text = description.strip()
     of_mesh = _MESH.get(text.removeprefix("mesh_").lower()) if text.startswith("mesh_") else None
-    return _MEGATRON.get(text.upper()) or of_mesh or (DEFAULT if text == "default_pg" or size == world else OTHER)
+    return WORDS["megatron"].get(text.upper()) or of_mesh or (DEFAULT if text == "default_pg" or size == world else OTHER)
 
 
 def _plan(place: Place) -> None:

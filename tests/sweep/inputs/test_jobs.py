@@ -103,7 +103,7 @@ def test_inspect_shows_logs_and_launch_files(log: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert rows_of(done.stdout.partition(str(script))[0])["dp"] == ["2", "stated"]
     assert "2 s (median of 4 intervals, spread 1.0%" in done.stdout
-    assert "--our-own-flag" in done.stdout
+    assert "our_own_flag 3" in done.stdout
     values = json.loads(sweep("inspect", log, script, "--json").stdout)
     assert [(value["kind"], value["framework"], value["plan"]["tp"]) for value in values] == [
         (LOG, "Megatron-LM", 2),
@@ -166,7 +166,7 @@ def test_a_spec_around_the_job_that_runs(log: Path, tmp_path: Path) -> None:
         ),
         ({"cuda_graph_impl": "local", "cuda_graph_scope": "full_iteration"}, {"graphs": "full"}),
         ({"exp_avg_dtype": "torch.float32"}, {}),  # not aware
-        ({"moe_router_fusion": False}, {}),
+        ({"moe_router_fusion": False, "num_experts": None}, {}),
         ({"moe_router_fusion": False, "num_experts": 8}, {"fused_router": False}),
     ],
 )
