@@ -83,6 +83,7 @@ class Belief(NamedTuple):
 
     log_s: Floats
     sd: Floats
+    posterior: Posterior  # of the errors
     runs: Floats
     memory: Floats  # expected ln(real / simulated memory)
     log_cost: Floats  # expected ln of what is ranked by
@@ -97,6 +98,8 @@ class Belief(NamedTuple):
 
 def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
     """What is known after some runs; `skipped` rows cannot be run."""
+    if len(known.rows):
+        candidates = candidates._replace(axes=candidates.axes._replace(middle=known.rows))
     timed = ~np.isnan(known.seconds)
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
     memory = fit(candidates.axes, candidates.part, outcomes, candidates.memory_error)
@@ -124,6 +127,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
+        posterior=posterior,
         runs=chance,
         memory=weights @ memory.expected,
         log_cost=cost,
