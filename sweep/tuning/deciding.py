@@ -98,8 +98,6 @@ class Belief(NamedTuple):
 
 def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -> Belief:
     """What is known after some runs; `skipped` rows cannot be run."""
-    if len(known.rows):
-        candidates = candidates._replace(axes=candidates.axes._replace(middle=known.rows))
     timed = ~np.isnan(known.seconds)
     outcomes = Outcomes(rows=known.rows, peak=known.peak, out_of_memory=known.out_of_memory, crashed=known.crashed)
     memory = fit(candidates.axes, candidates.part, outcomes, candidates.memory_error)
