@@ -124,7 +124,6 @@ def believed(ranking: Ranking, tuner: Tuner | None, per: Sequence[str] = ()) -> 
         return ranking
     bars, rows, per = ranking.error_bars, ranking.rows, per or ranking.per
     plans, own = rows["plan"].to_pylist(), dict(zip(rows.column_names, rows.columns, strict=True))
-    tuner.hold([*(group.best for group in bars.groups), *plans])
     known = tuner.columns(plans)
     if not tuner.is_timed:
         known = known.select([RUNS])
@@ -207,11 +206,11 @@ def _wins(ranking: Ranking, job: Beside, tuner: Tuner, where: str | None) -> Ite
         best = min([best, *(win.ratio[1] for win in wins)])
 
 
-def as_expected(row: Fields, tuner: Tuner | None) -> Fields:
+def as_expected(row: Values, tuner: Tuner | None) -> Fields:
     """A row with what runs tell of it: the chance that it runs; once a step of the job is known, with interval, step and memory
     as expected here."""
     if tuner is None or not tuner.runs:
-        return row
+        return {**row}
     (told,) = tuner.columns([row["plan"]]).to_pylist()
     if not tuner.is_timed:
         return {**row, RUNS: told[RUNS]}

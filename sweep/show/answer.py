@@ -1,13 +1,13 @@
 """The answer of a ranking in three sentences: what to launch, how sure that is, what to do next."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_names
 from sim_core.documents import Words
-from sweep.columns import EXPECTED, LONGER, RUNS, SHORTER, higher_is_better, measures_of
+from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
 from sweep.exporting.meant import SIMULATED, as_expected, known_of, meant_by
 from sweep.frameworks.stacks import may_run
@@ -55,7 +55,6 @@ class Answer(NamedTuple):
     sure: str
     after: str
     running: Words = ()  # the plan beside the job that runs; and what else is faster, the cheapest change first
-    steps: Mapping[int, float] = {}  # seconds expected here, of plans in the table
 
 
 def answer_of(
@@ -88,7 +87,6 @@ def answer_of(
         "; ".join((*_doubts(ranking, best, fastest, tied, folder, where), *filter(None, refused[:1]))),
         after,
         () if running is None else running_words(running),
-        {row["plan"]: row[EXPECTED] for row in here.rows.to_pylist() if row.get(EXPECTED)},
     )
     return answer, here
 

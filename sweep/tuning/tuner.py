@@ -343,7 +343,8 @@ class Tuner:
 
     def bars(self, group: GroupBars, per: Sequence[str]) -> GroupBars:
         """What is known now of the best of a group that is ranked."""
-        told, tied = self.expected(group.best), self.ties(group.best, per).intersection(self._basis.ranked.tolist())
+        told = self.expected(group.best)
+        tied = self.ties(group.best, per).intersection(self._basis.ranked.tolist())
         low, high = (told.expected_s / told.simulated_s * float(np.exp(end * NORMAL_90 * told.sd)) for end in (-1, 1))
         return group._replace(low=low, high=high, tied=len(tied - {group.best}))
 
