@@ -32,7 +32,7 @@ from sweep.execution import run_sweep
 from sweep.executors import Executor
 from sweep.executors.choice import Kind, opened
 from sweep.exporting.launched import launched
-from sweep.exporting.meant import plan_number
+from sweep.exporting.meant import believed, by_belief, known_of, plan_number
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.outputs import write_file
@@ -97,7 +97,8 @@ def _rows_of(ranked: Callable[Concatenate[Folder, P], Ranking]) -> Callable[Conc
 
     @wraps(ranked)
     def rows(result: "Result", /, *args: P.args, **asked: P.kwargs) -> Table:
-        table: Table = ranked(result.folder, *args, **asked).rows
+        asked["where"] = by_belief(asked.get("where"), result.folder)  # type: ignore[arg-type]
+        table: Table = believed(ranked(result.folder, *args, **asked), known_of(result.folder)).rows
         return table
 
     return rows
@@ -147,10 +148,10 @@ class Result:
     @property
     def best(self) -> Fields:
         """The first plan of the ranking, by column. Raises SpecError if no plan can run."""
-        rows = rank(self.folder, top=1, per=[]).rows.to_pylist()
+        rows = self.rank(top=1, per=[]).to_pylist()
         if not rows:
             raise SpecError(f"{self.folder}: no plan of it can run")
-        return dict(rows[0])
+        return rows[0]
 
     def explain(self, plan: int | str = BEST, *, against: int | str | None = None) -> Told:
         """Why a plan is as it is, what each change of it gives, and what another has over it: `sweep explain`."""

@@ -133,6 +133,8 @@ SHORT_NAMES = {
 SHORT_PARTS = {row.heading: row.name for row in ROWS if row.of == "part"}
 """The same of the parts of a step; with % in the table. SQL does not tell TP from tp, so conditions take the columns."""
 RUNS = "runs_probability"
+EXPECTED, EXPECTED_MEMORY = "expected_s", "expected_bytes"
+"""Step and memory as expected on this cluster, once a step of the job is known: `Tuner.columns` makes them."""
 NOT_STORED = {RUNS: "it follows from the memory and the stack; `sweep rank --where 'runs_probability > 0.5'` chooses by it"}
 """Columns that rankings show and no row holds: what to ask for in their place."""
 NUMBERS = ("step_time_s", *PARTS, "peak_memory_bytes")

@@ -3,18 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from sim_core import plural
-from sweep.answers.variation import PlanOfResult, Variation
-from sweep.columns import LONGER, NO_CHOICE, SHORTER
+from sweep.answers.variation import STEP, PlanOfResult, Variation
+from sweep.columns import EXPECTED, LONGER, NO_CHOICE, SHORTER
+from sweep.exporting.meant import believed
 from sweep.ranking.error_bars import GroupBars
 from sweep.ranking.query import columns_of, plan_columns, results
 from sweep.ranking.ranking import TOP, rank
 from sweep.ranking.selection import quoted
-from sweep.uncertainty.evidence import basis_of
-from sweep.uncertainty.judging import judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,24 +33,25 @@ def within(plan: PlanOfResult) -> Within | None:
     """Where a plan stands in its result; None where no error is known, or what is ranked by is no time."""
     folder, row = plan.opened.folder, plan.row
     group = {name: row[name] for name in rank(folder, top=1).per}
-    ranking = rank(folder, where=" AND ".join(_is(*each) for each in group.items()) or None, per=[], top=TOP)
-    basis, by = basis_of(plan.opened.provenance), ranking.by
-    if basis.spread is None or not ranking.error_bars.groups or by not in LONGER + SHORTER or not row.get(by):
+    where = " AND ".join(_is(*each) for each in group.items()) or None
+    ranking = believed(rank(folder, where=where, per=[], top=TOP), plan.tuner, [*group])
+    by = ranking.by
+    if not ranking.error_bars.groups or by not in LONGER + SHORTER or not row.get(by):
         return None
-    first = ranking.rows.slice(0, 1).to_pylist()[0]
-    columns = list(ranking.varying)
-    pair = pa.Table.from_pylist([{name: each[name] for name in (*columns, "plan")} for each in (first, row)])
-    cost = np.array([each[by] if by in LONGER else 1 / each[by] for each in (first, row)], float)
-    judged = judge(pair, columns, cost, basis)
-    (own,) = rank(folder, where=f"plan = {plan.plan}", per=[], top=1).rows.to_pylist()
     bars = ranking.error_bars.groups[0]
+    pair = rank(folder, where=f"plan IN ({bars.best}, {plan.plan})", per=[], top=2, every=True)
+    rows = {each["plan"]: each for each in believed(pair, plan.tuner).rows.to_pylist()}
+    best, own = rows[bars.best], rows[plan.plan]
+    cost, least = (
+        (each[by] if by in LONGER else 1 / each[by]) * each.get(EXPECTED, each[STEP]) / each[STEP] for each in (own, best)
+    )
     ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
     return Within(
         group=group,
         by=by,
         best=bars.best,
-        behind=float(cost[1] / cost[0] - 1),
-        tie=bool(judged.tie[1]) or plan.plan == bars.best,
+        behind=float(cost / least - 1),
+        tie=bool(own["tie"]),
         low=own["step_time_low_s"] / own["step_time_s"],
         high=own["step_time_high_s"] / own["step_time_s"],
         tied=tuple(number for number, tie in ties if tie and number != bars.best),

@@ -15,6 +15,8 @@ from sweep.answers.explanation import NARROW, Explanation
 from sweep.answers.neighbours import harm
 from sweep.answers.section import Section
 from sweep.answers.variation import Variation
+from sweep.columns import RUNS
+from sweep.exporting.meant import PEAK
 from sweep.ranking.error_bars import COLUMNS
 from sweep.uncertainty.evidence import LEVEL
 from sweep.wording import Values, cell, values_text
@@ -64,7 +66,7 @@ def of_step(plan: Explanation) -> Iterator[Section]:
     if plan.here is not None:
         ends = " to ".join(short(told[name], "s") for name in COLUMNS[:2])
         sure = f" expected here ({ends} in {LEVEL:.0%} of cases), {short(row['step_time_s'], 's')} simulated"
-    values = {"expected": plan.here and {name: told[name] for name in ("step_time_s", *COLUMNS[:2], "peak_memory_bytes")}}
+    values = {"expected": plan.here and {name: told[name] for name in ("step_time_s", *COLUMNS[:2], PEAK, RUNS)}}
     heading = f"step {step}{sure}, {short(told['samples_per_s'], '')} samples/s{rate}"
     yield Section(heading, lines, apart=True, values=values)
 
@@ -112,7 +114,8 @@ def of_memory(plan: Explanation) -> Iterator[Section]:
             if values.max() > 0:
                 table.append((name.removesuffix("_bytes"), *(short(float(values[stage]), "B") for stage in stages)))
     room = f"{short(have - peak, 'B')} of head-room" if have >= peak else f"{short(peak - have, 'B')} too much"
-    here = "" if plan.here is None else f"; {short(plan.here['peak_memory_bytes'], 'B')} expected here"
+    own = plan.here
+    here = "" if own is None else f"; {short(own[PEAK], 'B')} expected here, runs with a chance of {own[RUNS]:.0%}"
     told = f"memory {short(peak, 'B')} of {short(have, 'B')} on the fullest stage, {room}{here}"
     yield Section(told, apart=True, table=table, left=(0,), gap=3)
 
@@ -196,7 +199,8 @@ def of_rivals(plan: Explanation) -> Iterator[Section]:
         yield Section(values={"within": None})
         return
     group = "".join(f" of {values_text({name: value})}" for name, value in of.group.items())
-    told = f"it is {of.behind:.1%} behind plan {of.best}, the best{group} by {of.by}: "
+    beside = f"{abs(of.behind):.1%} {'behind' if of.behind >= 0 else 'expected ahead of'}"
+    told = f"it is {beside} plan {of.best}, the best{group} by {of.by}: "
     told += "too little to tell them apart" if of.tie else "more than the errors of the two differ"
     if plan.plan == of.best:
         told = f"it is the best plan{group} by {of.by}" + ("" if of.bars.tied else ", and no other ties with it")

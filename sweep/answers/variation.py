@@ -16,11 +16,12 @@ from sweep.columns import NO_CHOICE
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.one_plan import fields_of, plans_of, row_of
 from sweep.evaluation.preparation import Prepared, Sweep, prepare
-from sweep.exporting.meant import expected_here
+from sweep.exporting.meant import as_expected, known_of
 from sweep.reopening import Reopened
 from sweep.spec.document import first_error
 from sweep.spec.spec import SweepSpec
 from sweep.spec.values import STACK_AXIS, Value
+from sweep.tuning.tuner import Tuner
 from sweep.wording import Values
 
 Change = Mapping[str, Value]
@@ -66,9 +67,14 @@ class PlanOfResult:
         return bool(self.row["status"] == "ok")
 
     @cached_property
+    def tuner(self) -> Tuner | None:
+        """What runs tell of the plans of its result; None without any."""
+        return known_of(self.opened.folder, opened=self.opened)
+
+    @cached_property
     def here(self) -> Values | None:
         """Its row as expected here, if it runs and a step of the job is known."""
-        return expected_here(self.opened, self.row) if self.runs else None
+        return as_expected(self.row, self.tuner) if self.runs and self.tuner and self.tuner.is_timed else None
 
     @property
     def fields(self) -> dict[str, Value]:

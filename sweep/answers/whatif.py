@@ -8,11 +8,12 @@ from typing import NamedTuple
 from sim_core import EXPLANATIONS, Fields, SpecError, Words, Workload, named, plural
 from sweep.answers.among import within
 from sweep.answers.section import Section
-from sweep.answers.variation import HARDWARE, STEP, Variation, pinned, plan_of, prepared
+from sweep.answers.variation import HARDWARE, STEP, PlanOfResult, Variation, pinned, plan_of, prepared
+from sweep.columns import RUNS
 from sweep.evaluation.one_plan import row_of
 from sweep.evaluation.preparation import Prepared
 from sweep.executors import InlineExecutor
-from sweep.exporting.meant import moved
+from sweep.exporting.meant import PEAK, as_expected, moved
 from sweep.options import OptionError
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import objectives_of, rank
@@ -38,7 +39,7 @@ _PLAN = (
     "dispatcher", "sharding",
 )  # fmt: skip
 _RESULT = (
-    STEP, "tokens_per_s_per_gpu", "mfu", "peak_memory_bytes", "training_days", "gpu_hours", "usd", "energy_mwh",
+    STEP, "tokens_per_s_per_gpu", "mfu", PEAK, RUNS, "training_days", "gpu_hours", "usd", "energy_mwh",
 )  # fmt: skip
 _LESS = 0.9995
 """A step that is shorter by less is as long."""
@@ -93,16 +94,16 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     notes: list[str] = []
     batch = _batch(workload, before, question, notes)
     alone = pinned(plan) | _budget(opened.spec, question)
-    names = [name for key in alone["axes"] for name in key.split(",")]
-    axes = _without(alone["axes"], [name for name in names if name.startswith((HARDWARE, STACK_AXIS))])
+    of_axes = alone["axes"]
+    names = [name for key in of_axes for name in key.split(",")]
+    axes = _without(of_axes, [name for name in names if name.startswith((HARDWARE, STACK_AXIS))])
     space = alone | {"axes": axes, "fixed": dict(opened.spec.fixed)}
     alone |= {"axes": {}, "where": []}
     own = [name for name in alone["hardware"] if name != "preset"]
     if question.device is not None and own:
         notes.append(f"hardware numbers of this result are not those of {question.device}: {', '.join(own)}")
     now = _row(prepared(alone, opened.base)) | {"plan": number}
-    found = within(plan)
-    if found is not None:  # the interval of the step
+    if plan.here is None and (found := within(plan)) is not None:  # the interval of the step
         now |= dict(zip(_ENDS, (before[STEP] * found.low, before[STEP] * found.high), strict=True))
     then = _changed(space, question, before, batch)
     if workload.sequence and question.sequence and question.sequence > workload.sequence:
@@ -111,17 +112,29 @@ def what_if(opened: Reopened, number: int, question: Question) -> WhatIf:
     same = _row(prepared(_changed(alone, question, before, batch), opened.base))
     del same["plan"]  # the number of another space means nothing in this result
     changed, best = ", ".join(question.words), _best(searched, opened.spec)
-    if (here := plan.here) is not None:
-        factors = [here[name] / before[name] if before[name] else 1.0 for name in (STEP, "peak_memory_bytes")]
-        now, same, best = (row and moved(row, *factors) for row in (now, same, best))
-        now |= {name: here[name] for name in _ENDS}
-        notes.append(f"as expected here: {factors[0]:.2f} x the simulated step, as steps of this job tell of the plan now")
+    at, of_best = best.pop("plan", None), before
+    if plan.here is not None:
+        if at is not None and then["axes"] == of_axes and (row := row_of(opened.prepared, at))["status"] == before["status"]:
+            of_best = row
+        now, same = (_expected(row, before, plan) for row in (now, same))
+        best = best and _expected(best, of_best, plan)
+        times = now[STEP] / before[STEP]
+        notes.append(f"as expected here: {times:.2f} x the simulated step, as steps of this job tell of the plan now")
     return WhatIf(
         same=Variation(change=changed, before=now, after=same),
         best=Variation(change=changed, before=now, after=best),
         searched=searched.sweep.space.size,
         notes=tuple(notes),
     )
+
+
+def _expected(row: Values, own: Values, plan: PlanOfResult) -> Fields:
+    """A row whose step and memory are as many times the simulated ones as those of a plan of the result, its `own`, are here;
+    with its interval and chance where nothing of its step and memory is another."""
+    here = as_expected(own, plan.tuner)
+    told = (*_ENDS, RUNS) if all(row[name] == own[name] for name in (STEP, PEAK)) else ()
+    larger = here[PEAK] / own[PEAK] if own[PEAK] else 1.0
+    return moved(row, here[STEP] / own[STEP], larger) | {name: here[name] for name in told}
 
 
 def _row(of: Prepared, number: int = 0) -> Fields:
@@ -201,9 +214,7 @@ def _best(space: Prepared, spec: SweepSpec) -> Fields:
         found = rank(folder, top=1, per=[]).best
     if found is None:
         return {}
-    row = _row(space, int(found["plan"])) | {name: found[name] for name in _ENDS if found.get(name) is not None}
-    del row["plan"]
-    return row
+    return _row(space, int(found["plan"])) | {name: found[name] for name in _ENDS if found.get(name) is not None}
 
 
 def section_of(answer: WhatIf) -> Section:

@@ -26,7 +26,7 @@ from sweep.commands.shared import (
     there,
     write_text,
 )
-from sweep.exporting.meant import refusal
+from sweep.exporting.meant import believed, by_belief, known_of, refusal
 from sweep.options import OptionError
 from sweep.outputs import naming
 from sweep.ranking.ranking import TOP, rank
@@ -88,6 +88,7 @@ def rank_command(
         takes("--pareto", turned | {"--by": by}, "no order: the front is in the order of its first column")
     groups, shown, front = groups_in(per), names_in("--columns", columns), names_in("--pareto", pareto)
     folder, most = result_at(directory), top or TOP
+    where = by_belief(where, folder)
     write = partial(_write, form, output)
     if stable or measured:
         opened = reopened(folder)
@@ -117,7 +118,9 @@ def rank_command(
             pareto=front,
             every=every,
         )
-        if form is Form.table and output is None:
+        if form is not Form.table:
+            ranking = believed(ranking, known_of(folder, where))
+        elif output is None:
             own_console().print(f"{folder}:")
         write(ranking.rows, partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose, try_cost=try_cost))
 

@@ -128,7 +128,7 @@ def show_command(directory: Directory = None, as_json: AsJson = False) -> None:
     """Print what to launch, how sure that is, and what to do next."""
     folder = result_at(directory)
     ranking = rank(folder, per=[], top=1)
-    answer = answer_of(ranking, folder)
+    answer, ranking = answer_of(ranking, folder)
     if as_json:
         write_json({"folder": str(folder), "run": str(ranking.provenance["sweep"]), **answer._asdict(), "best": ranking.best})
         return

@@ -35,6 +35,7 @@ from sweep.execution import cpu_seconds, dry_run, run_sweep
 from sweep.executors import Executor, InlineExecutor
 from sweep.executors.choice import Kind, check_persistent, check_workers, opened
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_UNPROVEN
+from sweep.exporting.meant import believed, known_of
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.inputs.text import head_of
 from sweep.metrics import Metrics
@@ -193,6 +194,7 @@ def search_command(
         if as_json or not quiet:
             ranking = rank(folder, top=best if within == 0 else None)
             if as_json and verified is not None:
+                ranking = believed(ranking, known_of(folder))
                 write_json({"rows": ranking.rows.to_pylist(), "verified": {"seed": SEED, **verified._asdict()}})
             else:
                 _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
@@ -330,7 +332,7 @@ def _show(
 ) -> None:  # fmt: skip
     """The ranked rows as JSON; or a table, and a line if a plan just outside the space is clearly faster than its best."""
     if as_json:
-        sys.stdout.write(rows_text(ranking.rows, "json") + "\n")
+        sys.stdout.write(rows_text(believed(ranking, known_of(folder)).rows, "json") + "\n")
         return
     console.print()
     print_ranking(ranking, console, folder=folder, verbose=verbose)

@@ -1,21 +1,22 @@
 """The plan that is launched, and the one that a user means: by its number, or `best`; and rows as expected on this cluster."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from sim_core import HARDWARE_KEYS, Fields, SimError, SpecError
-from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better
+from sweep.columns import EXPECTED, EXPECTED_MEMORY, LONGER, RUNS, SHORTER, higher_is_better
 from sweep.evaluation.preparation import Prepared
 from sweep.exporting.launched import launched
 from sweep.exporting.megatron import flags_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks import torchtitan
 from sweep.frameworks.stacks import page_of
-from sweep.options import OptionError, wrong
+from sweep.options import wrong
 from sweep.ranking.beside_running import Beside, Win, ratio_of
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import Ranking, rank
@@ -44,18 +45,21 @@ EVEN = 0.5
 """The chance to run below which nothing is told of."""
 WINS = 4
 """Of single changes so many are told of, of the others the best."""
+HELD = 100
+"""Of the plans that meet a condition so many are held against what runs tell, besides the first of all."""
 
 
 class Meant(NamedTuple):
     """Of a ranking: the row of the plan to launch, which may be the best, and the best: with their chances to run, and as
     expected here once a step is known. `running`: the job that runs beside the plan to launch. `refused`: why its framework
-    does not launch the one and the other; empty where it does. `steps`: seconds expected here, of the rows' plans."""
+    does not launch the one and the other; empty where it does. `ranking`: the same, `believed`, by a `tuner`."""
 
     launch: Fields
     best: Fields
     running: Beside | None
-    refused: tuple[str, str] = ("", "")
-    steps: Mapping[int, float] = {}
+    refused: tuple[str, str]
+    ranking: Ranking
+    tuner: Tuner | None
 
 
 def refusal(prepared: Prepared) -> Callable[[int], str]:
@@ -104,6 +108,37 @@ def plan_to_launch(
     return tuner.launch, tuner
 
 
+def known_of(folder: Location, where: str | None = None, opened: Reopened | None = None) -> Tuner | None:
+    """What runs tell of the plans of a result; None without the files of its sweep."""
+    with suppress(SimError):
+        return tuner_of(opened or reopened(folder), by=STEP, where=where)
+    return None
+
+
+def believed(ranking: Ranking, tuner: Tuner | None, per: Sequence[str] = ()) -> Ranking:
+    """A ranking with what runs tell of its rows in place of the published ones: chances to run and, once a step of the job is
+    known, intervals, ties, expected step and memory. Its order and all other columns stay as simulated. `per`: groups that its
+    rows are one of.
+    """
+    if tuner is None or not tuner.runs or not ranking.best:
+        return ranking
+    bars, rows, per = ranking.error_bars, ranking.rows, per or ranking.per
+    plans, own = rows["plan"].to_pylist(), dict(zip(rows.column_names, rows.columns, strict=True))
+    known = tuner.columns(plans)
+    if not tuner.is_timed:
+        known = known.select([RUNS])
+    elif bars.groups:
+        tie, ties = [], set[int]()
+        for plan, place in zip(plans, rows["rank"].to_pylist(), strict=True):
+            ties = tuner.ties(plan, per) if place == 1 else ties
+            tie.append(plan in ties)
+        known = known.append_column(COLUMNS[2], pa.array(tie))
+        bars = bars._replace(why="steps of this job tell", groups=tuple(tuner.bars(group, per) for group in bars.groups))
+    rows = pa.table(own | {name: known[name] for name in known.column_names if name in own or not ranking.chosen})
+    best = next(row for row in rows.to_pylist() if row["plan"] == ranking.best["plan"])
+    return replace(ranking, rows=rows, error_bars=bars, best=ranking.best | best)
+
+
 def meant_by(
     ranking: Ranking,
     best: Fields,
@@ -114,9 +149,11 @@ def meant_by(
 ) -> Meant:
     """The plan to launch and the `best` row of a ranking, by what is known now."""
     if (found := plan_to_launch(ranking, folder, where, opened, try_cost)) is None:
-        return Meant(best, best, ranking.running)
+        tuner = known_of(folder, where, opened)
+        best = as_expected(best, tuner)
+        return Meant(best, best, ranking.running, ("", ""), believed(ranking, tuner), tuner)
     decided, tuner = found
-    row = best
+    here, row = believed(ranking, tuner), best
     if decided.plan != best["plan"]:
         condition = f"plan = {decided.plan}" + (f" AND ({where}\n)" if where else "")
         row = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best or best
@@ -126,13 +163,12 @@ def meant_by(
         low, high = (launch[name] / job.measured_s for name in COLUMNS[:2])
         simulated = launch[SIMULATED] / job.simulated_s
         job = job._replace(best=launch["plan"], ratio=(low, launch[STEP] / job.measured_s, high), simulated=simulated)
-        job = job._replace(wins=tuple(_wins(ranking, job, tuner.opened, where)))
+        job = job._replace(wins=tuple(_wins(ranking, job, tuner, where)))
     refused = tuner.refusal(launch["plan"]), tuner.refusal(best["plan"])
-    known = set(ranking.rows["plan"].to_pylist()).intersection(tuner.candidates.plans.tolist() if tuner.is_timed else ())
-    return Meant(launch, fastest, job, refused, {plan: tuner.expected(plan).expected_s for plan in known})
+    return Meant(launch, fastest, job, refused, here, tuner)
 
 
-def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) -> Iterator[Win]:
+def _wins(ranking: Ranking, job: Beside, tuner: Tuner, where: str | None) -> Iterator[Win]:
     """What is faster than the job that runs, the cheapest to change first: of dearer changes what no cheaper one gives.
 
     By how much is simulated: why the job is slower or faster than that no change of it tells.
@@ -140,7 +176,7 @@ def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) ->
 
     def rows_of(condition: str, also: str | None = where) -> pa.Table:
         condition = f"({also}\n) AND {condition}" if also else condition
-        return rank(opened.folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=WINS).rows
+        return rank(tuner.opened.folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=WINS).rows
 
     own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
     of_job = rows_of(f"plan = {job.plan}", None)
@@ -155,16 +191,14 @@ def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) ->
             terms.append(f"({' OR '.join(' AND '.join(each) for each in others)})")
         tables[moves] = rows_of(" AND ".join(terms))
     every = pa.concat_tables([of_job, *tables.values()])
-    tuner = tuner_of(opened, by=ranking.by, also=every["plan"].to_pylist())
+    tuner.hold(every["plan"].to_pylist())
     best = 1.0
     for moves, some in tables.items():
         wins = []
         for row in some.to_pylist():  # the fastest first
             plan, changes = row["plan"], values_text({name: row[name] for name in own if row[name] != mine[name]})
-            ratio, runs = (
-                ratio_of(every, mine["plan"], plan, ranking.by, own, job.differences),
-                tuner.expected(plan).runs_probability,
-            )
+            runs = tuner.expected(plan).runs_probability
+            ratio = ratio_of(every, mine["plan"], plan, ranking.by, own, job.differences)
             if ratio is not None and ratio[1] < (1 - WORTH) * best and runs >= EVEN and not tuner.refusal(plan):
                 wins.append(Win(moves, plan, changes, ratio, runs))
         wins = wins[: WINS if moves == "one" else 1]
@@ -172,13 +206,15 @@ def _wins(ranking: Ranking, job: Beside, opened: Reopened, where: str | None) ->
         best = min([best, *(win.ratio[1] for win in wins)])
 
 
-def as_expected(row: Values, tuner: Tuner) -> Fields:
-    """A row with the chance that it runs; once a step of the job is known, with interval, step and memory as expected here."""
-    told = tuner.expected(row["plan"])
+def as_expected(row: Values, tuner: Tuner | None) -> Fields:
+    """A row with what runs tell of it: the chance that it runs; once a step of the job is known, with interval, step and memory
+    as expected here."""
+    if tuner is None or not tuner.runs:
+        return {**row}
+    (told,) = tuner.columns([row["plan"]]).to_pylist()
     if not tuner.is_timed:
-        return {**row, RUNS: told.runs_probability}
-    here = moved(row, told.expected_s / row[STEP], told.memory)
-    return {**here, **dict(zip(COLUMNS[:2], told.interval, strict=True)), RUNS: told.runs_probability}
+        return {**row, RUNS: told[RUNS]}
+    return {**moved(row, told[EXPECTED] / row[STEP], 1.0), **told, PEAK: told[EXPECTED_MEMORY]}
 
 
 def moved(row: Values, longer: float, larger: float) -> Fields:
@@ -188,13 +224,12 @@ def moved(row: Values, longer: float, larger: float) -> Fields:
     return {**row, **here, SIMULATED: row.get(STEP)}
 
 
-def expected_here(opened: Reopened, row: Values) -> Fields | None:
-    """A plan that runs as it is expected here (`as_expected`), once a step of the job is known; None before."""
-    with suppress(OptionError):  # of a result that is ranked by no time
-        tuner = tuner_of(opened, also=(row["plan"],))
-        if tuner.is_timed:
-            return as_expected(row, tuner)
-    return None
+def by_belief(where: str | None, folder: Location) -> str | None:
+    """A condition on the chance to run with what runs tell of it, as `Tuner.meeting`. Raises SpecError."""
+    if where is None or RUNS not in where.lower() or (tuner := known_of(folder)) is None or not tuner.runs:
+        return where
+    tuner.hold(rank(folder, where=where, per=[], top=HELD).rows["plan"].to_pylist())
+    return tuner.meeting(where)
 
 
 def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:

@@ -61,6 +61,7 @@ def content_of(directory: Location, record: Path | None = None) -> Fields:
         opened = reopened(folder)
     if opened is not None and ranking.best is not None:
         meant = meant_by(ranking, ranking.best, folder, opened=opened)
+        ranking = meant.ranking
     with in_plain_python():
         head = head_of(name, ranking, meant, opened, place, of_axes, measured)
     return {

@@ -12,7 +12,7 @@ from sweep.answers.asked import on_page
 from sweep.answers.explanation import Explanation
 from sweep.columns import RUNS
 from sweep.exporting.launched import launched
-from sweep.exporting.meant import SIMULATED, Meant
+from sweep.exporting.meant import SIMULATED, Meant, as_expected
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.ranking.ranking import Ranking
@@ -48,6 +48,7 @@ def head_of(
     """
     rows = ranking.rows.slice(0, GROUPS if ranking.per else 1).to_pylist()
     if meant is not None:
+        rows = [as_expected(row, meant.tuner) for row in rows]
         rows = [row | meant.best if row["plan"] == meant.best["plan"] else row for row in rows]
     title = heading = name
     winners = [_winner(row, ranking, opened, place) for row in rows]

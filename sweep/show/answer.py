@@ -1,6 +1,6 @@
 """The answer of a ranking in three sentences: what to launch, how sure that is, what to do next."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ from sim_core import EXPLANATIONS, SpecError, plural, read_stack, short, stack_n
 from sim_core.documents import Words
 from sweep.columns import LONGER, RUNS, SHORTER, higher_is_better, measures_of
 from sweep.conditions import names_in
-from sweep.exporting.meant import SIMULATED, meant_by
+from sweep.exporting.meant import SIMULATED, as_expected, known_of, meant_by
 from sweep.frameworks.stacks import may_run
 from sweep.ranking.beside_running import Beside
 from sweep.ranking.chances import believed_stack, guesses_before, stack_of
@@ -55,14 +55,16 @@ class Answer(NamedTuple):
     sure: str
     after: str
     running: Words = ()  # the plan beside the job that runs; and what else is faster, the cheapest change first
-    steps: Mapping[int, float] = {}  # seconds expected here, of plans in the table
 
 
-def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None) -> Answer:
-    """The answer of a ranking of `folder` by a condition `where`; `try_cost`: as `Tuner`'s. Raises SpecError."""
+def answer_of(
+    ranking: Ranking, folder: Location, where: str | None = None, try_cost: float | None = None
+) -> tuple[Answer, Ranking]:
+    """The answer of a ranking of `folder` by a condition `where`, and the ranking as it is then `believed`; `try_cost`: as
+    `Tuner`'s. Raises SpecError."""
     if ranking.best is None:
-        return _without_plan(ranking, folder, where)
-    best, fastest, running, refused, steps = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
+        return _without_plan(ranking, folder, where), ranking
+    best, fastest, running, refused, here, _ = meant_by(ranking, ranking.best, folder, where, try_cost=try_cost)
     plan = best["plan"]
     if ranking.front:
         ends = [
@@ -71,8 +73,8 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
         ]
         count = f"{plural(len(ends))} that no other beats in {' and '.join(map(heading, ranking.front))} at once"
         told = f"{count}: {' to '.join(dict.fromkeys((ends[0], ends[-1])))}"
-        return Answer(told, "", f"`sweep explain {folder} {plan}` says where the step of the first goes")
-    tied = next((group.tied for group in ranking.error_bars.groups if group.best == fastest["plan"]), None)
+        return Answer(told, "", f"`sweep explain {folder} {plan}` says where the step of the first goes"), here
+    tied = next((group.tied for group in here.error_bars.groups if group.best == fastest["plan"]), None)
     after = f"`sweep explain {folder} {plan}` says where its step goes"
     if ranking.missing:
         after = f"the same `sweep run` again computes what is missing, {plural(ranking.missing)}"
@@ -80,13 +82,13 @@ def answer_of(ranking: Ranking, folder: Location, where: str | None = None, try_
         after = f"`sweep tune {folder}` says which of these plans to measure first, and takes in what comes out"
     elif _is_modelled(ranking):
         after = f"`sweep export {folder} --plan {plan}` writes its launch flags"
-    return Answer(
+    answer = Answer(
         f"{_first(ranking, best, fastest, *refused)}: {plan_words(best, ranking)}; {_result_words(best, ranking)}",
         "; ".join((*_doubts(ranking, best, fastest, tied, folder, where), *filter(None, refused[:1]))),
         after,
         () if running is None else running_words(running),
-        steps,
     )
+    return answer, here
 
 
 def plan_words(row: Values, ranking: Ranking) -> str:
@@ -193,7 +195,7 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
     unnamed = not (row.get("stack") or believed_stack(ranking.provenance))
     if _is_modelled(ranking) and unnamed and may_run(STACK, str(row["hardware"])):
         own = chance_before_runs(np.array([_part(row)]), guesses_of(STACK))[0]
-        if own > runs:  # else runs of one's own tell more
+        if own > runs and SIMULATED not in row:  # else runs of one's own tell more
             yield f"no stack is named: if {STACK} runs it is {own:.0%} (workload: {{stack: {STACK}}})"
     if row["plan"] != fastest["plan"]:
         differs = _differing(fastest, row, ranking)
@@ -234,12 +236,14 @@ def _is_modelled(ranking: Ranking) -> bool:
 def _next_with_room(ranking: Ranking, row: Values, folder: Location, where: str | None) -> str:
     """The next plan that has room: that runs more likely than not where this one has room itself."""
     part = ROOM if _part(row) > ROOM else likely_part(guesses_before(ranking.provenance), EVEN)
-    room = f"peak_memory_bytes <= {part} * device_memory_bytes"
+    larger = row["peak_memory_bytes"] / (ranking.best or row)["peak_memory_bytes"]  # than simulated, as runs tell
+    room = f"peak_memory_bytes * {larger} <= {part} * device_memory_bytes"
     condition = f"({where}) AND {room}" if where else room
     other = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best
     among = " of those simulated" if ranking.searched else ""
     if other is None:
         return f"no plan{among} needs {part:.0%} or less"
+    other = as_expected(other, known_of(folder))
     slower = other["step_time_s"] / row["step_time_s"] - 1
     behind = f"{slower:.1%} slower" if slower > _SAME else "as fast"
     chance = "" if other.get(RUNS) is None else f" and a chance of {other[RUNS]:.0%}"

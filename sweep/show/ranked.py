@@ -1,15 +1,14 @@
 """Screens of `sweep rank`: the ranking with its ties and what it leaves out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-import pyarrow as pa
 from rich.console import Console
 
 from sim_core import FOLLOWING, PARTS, plural, short
 from sim_core.documents import Words
 from sweep.answers.among import ties_of
-from sweep.columns import SECTIONS, measures_of
+from sweep.columns import EXPECTED, EXPECTED_MEMORY, SECTIONS, measures_of
+from sweep.exporting.meant import PEAK
 from sweep.ranking.error_bars import ErrorBars
 from sweep.ranking.ranking import Ranking
 from sweep.ranking.selection import ALIKE
@@ -33,8 +32,7 @@ MORE_AXES = 2
 """Further axes that tell its rows apart, for which it is wider."""
 MOST_REASONS = 3
 _ALWAYS = ("rank", "plan")
-STEP, EXPECTED = "step_time_s", "expected_s"
-"""Seconds of a step, simulated, and as expected here once one of the job is known."""
+STEP = "step_time_s"
 _TIE = "tie"
 _SIZES = ("all_gpus", "tp", "pp", "cp", "ep", "vpp", "dp", "micro_batch", "ga", "checkpointing")
 _RESULTS = ("mfu", "tokens_per_s_per_gpu", "peak_memory_bytes", *measures_of(*SECTIONS.values()))
@@ -58,21 +56,22 @@ def print_ranking(
     `verbose`: all columns, and all that is known of the ranking. `where`: the condition that it was asked with. `try_cost`: as
     `Tuner`'s.
     """
-    answer = answer_of(ranking, folder, where, try_cost)
+    answer, ranking = answer_of(ranking, folder, where, try_cost)
     for told, sentence in zip(("", "How sure: ", "Next: "), answer[:3], strict=True):
         if sentence:
             say(f"{told}{sentence}.", console)
     brief = not (verbose or ranking.chosen)
     names = _brief(ranking) if brief else list(ranking.shown)
-    if answer.steps and STEP in names:
-        steps = [answer.steps.get(plan) for plan in ranking.rows["plan"].to_pylist()]
-        ranking = replace(ranking, rows=ranking.rows.append_column(EXPECTED, pa.array(steps, pa.float64())))
-        names.insert(names.index(STEP) + 1, EXPECTED)
+    for name, here in {STEP: EXPECTED, PEAK: EXPECTED_MEMORY}.items():
+        if name in names and here in ranking.rows.column_names:
+            names.insert(names.index(name) + 1, here)
     if ranking.rows.num_rows > brief:
         out = _print_rows(ranking, names, console, in_percent=brief)
         out += [heading(name) for name in ranking.varying if brief and _differs(ranking, name) and name not in names]
         if out:
             say(f"Left out: {', '.join(dict.fromkeys(out))} ({'-v' if brief else '--columns chooses'})", console)
+        if EXPECTED in names:
+            say("As runs of this job tell: expected_*, tie. As simulated: the order and all else.", console)
     for line in _notes(ranking, answer.running, verbose=verbose):
         say(line, console)
     left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})

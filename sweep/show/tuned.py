@@ -94,6 +94,7 @@ def tuned_json(tuner: Tuner, proposals: Sequence[Proposal], limit: float) -> Fie
                 **plan_values(proposal.row),
                 "expected_step_time_s": proposal.expected_s,
                 **plain_values(proposal, "runs_probability gpu_minutes"),
+                **(tuner.columns([proposal.plan]).to_pylist()[0] if tuner.is_timed else {}),
             }
             for proposal in proposals
         ],

@@ -44,14 +44,20 @@ def stacks_of(sweep: Sweep, *, ran: bool) -> tuple[World, ...]:
 
 
 def candidates_of(
-    sweep: Sweep, plans: Ints, by: str = "step_time_s", worlds: Sequence[World] = ()
+    sweep: Sweep, plans: Ints, by: str = "step_time_s", worlds: Sequence[World] = (), among: Ints | None = None
 ) -> tuple[Candidates, pa.Table]:
-    """Some plans of a sweep as candidates, in their order, and their rows.
+    """Some plans of a sweep as candidates, in order of their numbers, and their rows.
 
-    `by`: a column in proportion to time, or its inverse. `worlds`: what may run them (default: before a run).
+    `by`: a column in proportion to time, or its inverse. `worlds`: what may run them (default: before a run). `among`: plans
+    in the middle of which errors are linear (default: these), so that one is told of alike beside any others.
     """
-    rows = rows_of(sweep, plans)
-    return _made(sweep, rows, axes_of(coordinates(rows, varying(rows))), by, worlds or stacks_of(sweep, ran=False)), rows
+    among = plans if among is None else among
+    every = rows_of(sweep, np.union1d(plans, among))
+    axes, numbers = axes_of(coordinates(every, varying(every))), every["plan"].to_numpy()
+    at = np.isin(numbers, plans)
+    axes = Axes(axes.linear[at], axes.apart[np.ix_(at, at)], axes.linear[np.isin(numbers, among)].mean(0))
+    rows = every.filter(pa.array(at))
+    return _made(sweep, rows, axes, by, worlds or stacks_of(sweep, ran=False)), rows
 
 
 def failing(prepared: Prepared) -> tuple[float, ...]:

@@ -83,6 +83,7 @@ class Belief(NamedTuple):
 
     log_s: Floats
     sd: Floats
+    posterior: Posterior  # of the errors
     runs: Floats
     memory: Floats  # expected ln(real / simulated memory)
     log_cost: Floats  # expected ln of what is ranked by
@@ -124,6 +125,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
+        posterior=posterior,
         runs=chance,
         memory=weights @ memory.expected,
         log_cost=cost,

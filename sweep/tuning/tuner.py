@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sim_core import EXPLANATIONS, Fields, Floats, Ints, SpecError, Values, short
-from sweep.columns import LONGER, SHORTER
+from sweep.columns import EXPECTED, EXPECTED_MEMORY, LONGER, RUNS, SHORTER
+from sweep.conditions import satisfied
 from sweep.evaluation.moved import boundless
 from sweep.options import OptionError
 from sweep.ranking.beside_running import plan_of_running
+from sweep.ranking.error_bars import COLUMNS, GroupBars
 from sweep.ranking.query import NAMED, Rows, columns_in, parts
 from sweep.ranking.ranking import first_plans
 from sweep.reopening import Reopened, reopened
@@ -52,12 +54,14 @@ from sweep.tuning.record import (
     runs_of,
 )
 from sweep.uncertainty.belief import World
-from sweep.uncertainty.evidence import NORMAL_90
+from sweep.uncertainty.evidence import CONFIDENCE, NORMAL_90
 from sweep.uncertainty.highest import bits_of
-from sweep.uncertainty.process import noise_of
+from sweep.uncertainty.process import NOISE, noise_of, normal
 
 START_S = 120.0
 """What a job takes before its first step: an assumption, beside which the steps of a look are few."""
+KNOWN = (EXPECTED, *COLUMNS[:2], RUNS, EXPECTED_MEMORY)
+"""Columns of what is known: step, its interval (evidence.LEVEL), chance to run, memory."""
 STEPS = 20
 """Steps of a look."""
 REGRET = 0.02
@@ -68,8 +72,7 @@ MOST_FULL = 1.05
 """Of the memory that a preset has, what a counter may read: tools count a little more than CUDA gives."""
 FULLEST = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
-MIDDLE = 1.2816
-"""Standard deviations from the middle within which four of five values lie."""
+STEP = "step_time_s"
 MOST_REFUSED = 50
 """Plans that are passed over because their framework refuses them, one after the other."""
 EVEN = 0.5
@@ -91,14 +94,7 @@ class Proposal(NamedTuple):
     runs_probability: float
     gpu_minutes: float  # of a look: START_S and STEPS
     gain: float | None  # how much faster than the best measured plan it would be, expected; None before the first
-    memory: float  # real / simulated memory, expected
     again: bool = False  # it ran before: a repeat tells how much its step differs from run to run
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Seconds within which its step is in nine of ten cases."""
-        width = float(np.exp(NORMAL_90 * self.sd))
-        return self.expected_s / width, self.expected_s * width
 
 
 class Tuner:
@@ -117,12 +113,11 @@ class Tuner:
         entries: Sequence[Entry] | None = None,
         try_cost: float | None = None,
         refusal: Callable[[int], str] = lambda plan: "",
-        also: Sequence[int] = (),
     ) -> None:
         """`file`: default tune.csv in the folder of the result.
         `opened`: the result, where it is open. `entries`: runs in place of the file's.
         `try_cost`: what a launch that fails costs, as a part of the run (default: `deciding.try_cost`). `refusal`: why a
-        plan cannot be launched: it is not proposed. `also`: plans to be told of, wherever they rank.
+        plan cannot be launched: it is not proposed.
 
         Raises SpecError if there is no result, or it is ranked by a column that is no time.
         """
@@ -138,7 +133,8 @@ class Tuner:
         self._by, self._where = by, where
         self._read_only = read_only or entries is not None
         self._entries = entries
-        self._try_cost, self.refusal, self._also = try_cost, refusal, also
+        self._try_cost, self.refusal = try_cost, refusal
+        self._also: list[int] = []
         self._believed: tuple[tuple[_Basis, dict[int, Run]], Belief] | None = None
 
     # what came out
@@ -312,12 +308,57 @@ class Tuner:
         """Whether a step of the job is known."""
         return any(run.state == OK and run.step_time_s for run in self.runs.values())
 
+    def hold(self, plans: Sequence[int]) -> None:
+        """Be told of these plans, too, the first MOST of them, wherever they rank."""
+        if more := {*plans[:MOST]}.difference(self.candidates.plans.tolist()):
+            self._also += sorted(more)
+            del self._basis
+
     def expected(self, plan: int) -> Proposal:
-        """What is expected of a candidate, by what is known now. Raises SpecError for another plan."""
-        plans = self.candidates.plans
-        if plan not in plans:
-            raise SpecError(f"plan {plan}: is none of the candidates")
-        return self._proposal(self.belief, int(np.searchsorted(plans, plan)))
+        """What is expected of a plan, by what is known now."""
+        self.hold([plan])
+        return self._proposal(self.belief, self._at(plan))
+
+    def columns(self, plans: Sequence[int]) -> pa.Table:
+        """What is known now of some plans: KNOWN; null of those that cannot be held. Whoever shows one of these has it here."""
+        self.hold(plans)
+        belief, candidates = self.belief, self.candidates
+        step, width = np.exp(belief.log_s), np.exp(NORMAL_90 * belief.sd)
+        made = step, step / width, step * width, belief.runs, candidates.memory * np.exp(belief.memory)
+        known = pa.table([pa.array(values, from_pandas=True) for values in made], KNOWN)
+        return known.take(pc.index_in(pa.array(plans), pa.array(candidates.plans)))
+
+    def ties(self, plan: int, per: Sequence[str] = ()) -> set[int]:
+        """The candidates with the same values of `per` that may run and cost what cannot be told from one that is held."""
+        belief, rows, at = self.belief, self._basis.rows, self._at(plan)
+        means = self.candidates.mean + self.candidates.offset + belief.posterior.means
+        covariances = belief.posterior.covariances
+        own, to_it = np.einsum("sii->si", covariances), covariances[:, at]
+        sd = np.sqrt(np.maximum(own + own[:, [at]] - 2 * to_it, NOISE**2))
+        as_fast = belief.posterior.weights @ normal((means[:, [at]] - means) / sd)
+        rows = rows.filter(pa.array((as_fast >= 1 - CONFIDENCE) & (belief.runs > 0)))
+        for name in per:
+            rows = rows.filter(pc.equal(rows[name], self._basis.rows[name][at]))
+        return {*rows["plan"].to_pylist()}
+
+    def bars(self, group: GroupBars, per: Sequence[str]) -> GroupBars:
+        """What is known now of the best of a group that is ranked."""
+        told = self.expected(group.best)
+        tied = self.ties(group.best, per).intersection(self._basis.ranked.tolist())
+        low, high = (told.expected_s / told.simulated_s * float(np.exp(end * NORMAL_90 * told.sd)) for end in (-1, 1))
+        return group._replace(low=low, high=high, tied=len(tied - {group.best}))
+
+    def meeting(self, where: str) -> str:
+        """A condition that holds of the candidates by their chances to run as known now, of other plans by those before a run.
+
+        Raises SpecError for values that it cannot be asked of."""
+        rows, plans = self._basis.rows, self.candidates.plans
+        meets = satisfied([where], {name: rows[name] for name in rows.column_names} | {RUNS: pa.array(self.belief.runs)})
+        yes, no = (", ".join(map(str, plans[chosen])) or "-1" for chosen in (meets, ~meets))
+        return f"(({where}\n) OR plan IN ({yes})) AND plan NOT IN ({no})"
+
+    def _at(self, plan: int) -> int:
+        return int(np.searchsorted(self.candidates.plans, plan))
 
     @property
     def varying(self) -> list[str]:
@@ -346,14 +387,12 @@ class Tuner:
         return self._near(limit) and doubted(basis.candidates, basis.known(runs), basis.skipped(runs), limit)
 
     def standing(self, top: int, *, by_wins: bool = False) -> pa.Table:
-        """The first plans by what is expected after the runs, or by their wins; failed and skipped ones last. Intervals hold
-        four of five."""
+        """The first plans by what is expected after the runs, or by their wins; failed and skipped ones last."""
         belief, basis, runs = self.belief, self._basis, self.runs
         cost = np.where(belief.runs > 0, belief.log_cost, np.inf)
         order = np.lexsort((cost, -belief.wins * by_wins))[:top]
         plans = basis.candidates.plans[order].tolist()
         known = [runs.get(plan) for plan in plans]
-        expected, width = belief.log_s[order], MIDDLE * belief.sd[order]
         columns = {
             "rank": pa.array(range(1, len(plans) + 1)),
             "plan": pa.array(plans, pa.int64()),
@@ -361,10 +400,7 @@ class Tuner:
             "state": pa.array([run and run.state for run in known], pa.string()),
             "measured_s": pa.array([run.step_time_s if run and run.state == OK else None for run in known], pa.float64()),
             "step_time_s": pa.array(basis.candidates.simulated[order]),
-            "expected_s": pa.array(np.exp(expected)),
-            "expected_low_s": pa.array(np.exp(expected - width)),
-            "expected_high_s": pa.array(np.exp(expected + width)),
-            "runs_probability": pa.array(belief.runs[order]),
+            **dict(zip((EXPECTED, "expected_low_s", "expected_high_s", RUNS), self.columns(plans).columns, strict=False)),
             "wins": pa.array(belief.wins[order]),
         }
         return pa.table(columns)
@@ -381,7 +417,6 @@ class Tuner:
             runs_probability=float(belief.runs[row]),
             gpu_minutes=(START_S + STEPS * expected) / 60 * values["all_gpus"],
             gain=None if belief.least is None else float(np.expm1(belief.least - belief.log_cost[row])),
-            memory=float(np.exp(belief.memory[row])),
         )
 
     def row(self, plan: int, *, legal: bool = True) -> Fields:
@@ -421,29 +456,37 @@ class Tuner:
     @cached_property
     def _basis(self) -> "_Basis":
         """The candidates, simulated under draws; made once."""
-        with parts(self.opened.folder, self._where) as source:
-            by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
-            if by not in LONGER + SHORTER:
-                raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
-            full = _too_full(source, self._where)
+        by, first, numbers = self._chosen(self._by, self._where)
+        if by not in LONGER + SHORTER:
+            raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
         told = {plan: run for plan, run in sorted(self.runs.items()) if run.state != SKIP}
         for plan in told:
             self._check_number(plan)
-        if self._where and not len(first) and not len(full):
+        if self._where and not len(numbers):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told, *self._also], int)]))
+        among = numbers if by == STEP and not self._where else self._chosen(STEP, None)[2]
+        numbers, among = (
+            np.union1d(each, np.array([*told, *more], int)) for each, more in ((numbers, self._also), (among, ()))
+        )
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
         worlds = stacks_of(sweep, ran=bool(told))
-        candidates, rows = candidates_of(sweep, numbers, by, worlds)
+        candidates, rows = candidates_of(sweep, numbers, by, worlds, among)
         for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)
             run = told[row["plan"]]
             _check_memory(row, run.peak_memory_gib)
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
-        return _Basis(candidates, rows, worlds, ran=bool(told))
+        return _Basis(candidates, rows, worlds, first, ran=bool(told))
+
+    def _chosen(self, by: str | None, where: str | None) -> tuple[str, Ints, Ints]:
+        """The column that is ranked by, the first plans of the ranking, and those that compete: some too full ones, too."""
+        with parts(self.opened.folder, where) as source:
+            by, first = first_plans(source, self.opened.folder, by, where, MOST)
+            full = _too_full(source, where)
+        return by, first, np.concatenate([first[: MOST - len(full)], full])
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:
@@ -482,6 +525,7 @@ class _Basis:
     candidates: Candidates
     rows: pa.Table
     worlds: Sequence[World]
+    ranked: Ints  # plans that were chosen as the first of the ranking
     ran: bool
 
     def known(self, runs: Mapping[int, Run]) -> Known:

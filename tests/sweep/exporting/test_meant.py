@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from sim_core import SpecError
+from sim_core import SpecError, short
 from sweep.api import load
 from sweep.exporting.meant import plan_number
 from sweep.ranking.ranking import rank
@@ -135,6 +136,110 @@ def test_a_job_that_runs_is_told_alike_on_every_surface(tmp_path: Path) -> None:
     assert of_own["peak_memory_bytes"] == pytest.approx(40 * 2**30, rel=0.02)
     sweep("report", out, "-o", tmp_path / "page.html")
     assert f"{step} a step expected, {simulated} simulated" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+NAMED = ("expected_s", "step_time_low_s", "step_time_high_s", "runs_probability", "expected_bytes")
+"""What is known of a plan, by the names of its columns."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The result of the spec that `init` writes for a script, with step and memory of its job."""
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "run.sh").write_text(LAUNCHED)
+    told = ("--set", "step_time_s=9.5", "--set", "peak_memory_gib=40")
+    assert sweep("init", folder / "run.sh", "--hardware", "H100-SXM", *told, "-o", folder / "job.yaml").returncode == 0
+    done = sweep("run", folder / "job.yaml", "--out", folder / "out", "--quiet", *SETS)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def rows_by_plan(result: Path, *options: object) -> dict[int, dict[str, Any]]:
+    done = sweep("rank", result, "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return {row["plan"]: row for row in json.loads(done.stdout)}
+
+
+def test_what_runs_tell_of_a_plan_is_one_on_every_surface(running: Path, tmp_path: Path) -> None:
+    """Step, interval, memory, chance and ties of the plan to launch, the second and that of the job: the rows of `rank` had
+    interval and chance of published runs, and ties were those of before the run."""
+    rows = rows_by_plan(running)
+    told = " ".join(sweep("rank", running).stdout.split())
+    found = re.search(r"Launch plan (\d+).*?; (\d+) other plans cannot be told from (it|the fastest);", told)
+    mine = re.search(r"the job that runs is plan (\d+) ", told)
+    assert found is not None, told
+    assert mine is not None, told
+    launch, job, ties = int(found[1]), int(mine[1]), int(found[2])
+    second = next(plan for plan in rows if plan != launch)
+    assert sum(row["tie"] for row in rows.values()) <= ties + 1
+    asked = json.loads(sweep("tune", running, "--json").stdout)["next"][0]
+    assert asked["plan"] == launch
+    sweep("report", running, "-o", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"{ties} plans cannot be told from plan {next(iter(rows))}" in page
+    for plan in (launch, second, job):
+        (row,) = rows_by_plan(running, "--where", f"plan = {plan}").values()
+        known = {name: pytest.approx(row[name], rel=1e-9) for name in NAMED}
+        if plan in rows:
+            assert {name: rows[plan][name] for name in NAMED} == known
+        if plan == launch:
+            assert {name: asked[name] for name in NAMED} == known
+            assert asked["expected_step_time_s"] == known["expected_s"]
+        explained = json.loads(sweep("explain", running, plan, "--json").stdout)
+        step, memory = ("step_time_s", "peak_memory_bytes")
+        shown = {"expected_s": explained["expected"][step], "expected_bytes": explained["expected"][memory]}
+        assert {**explained["expected"], **shown} | known == {**explained["expected"], **shown}
+        within = explained["within"]
+        assert within["low"] * explained["row"][step] == known["step_time_low_s"]
+        assert within["high"] * explained["row"][step] == known["step_time_high_s"]
+        assert within["bars"][-1] == ties
+        assert plan not in rows or within["tie"] == rows[plan]["tie"]
+        priced = json.loads(sweep("whatif", running, plan, "--tokens", "1T", "--price", 2, "--json").stdout)
+        for then in ("before", "same_plan"):
+            shown = {"expected_s": priced[then][step], "expected_bytes": priced[then][memory]}
+            assert {**priced[then], **shown} | known == {**priced[then], **shown}, then
+        low, high = (short(row[name], "s") for name in NAMED[1:3])
+        step_text = short(row["expected_s"], "s")
+        assert f"step {step_text} expected here ({low} to {high} in 90% of cases)" in sweep("explain", running, plan).stdout
+        if plan == launch:
+            assert f"; {step_text} a step expected" in told
+            assert f"the measured step is between {low} and {high} in 90% of cases (steps of this job tell;" in told
+            assert f"runs with a chance of {row['runs_probability']:.0%}" in told
+            assert f"{step_text} a step expected, " in page
+            assert f"(90%: {low} to {high})" in page
+    (stable,) = (row for row in rows_by_plan(running, "--stable", "--top", 500).values() if row["plan"] == launch)
+    same = ("expected_s", "expected_low_s", "expected_high_s", "runs_probability")
+    assert [stable[name] for name in same] == [pytest.approx(rows[launch][name], rel=1e-9) for name in NAMED[:4]]
+    best = json.loads(sweep("show", running, "--json").stdout)["best"]
+    assert {name: best[name] for name in NAMED} == {name: pytest.approx(rows[best["plan"]][name]) for name in NAMED}
+    assert load(running).rank(top=1).to_pylist()[0]["expected_s"] == pytest.approx(best["expected_s"])
+
+
+def test_the_best_plan_then_is_told_of_as_it_is_now(running: Path) -> None:
+    """Beside the job's own plan the best one had the factor of that, and the interval of any plan."""
+    mine = re.search(r"the job that runs is plan (\d+) ", sweep("rank", running).stdout)
+    assert mine is not None
+    answer = json.loads(sweep("whatif", running, mine[1], "--tokens", "1T", "--json").stdout)
+    first = next(iter(rows_by_plan(running).values()))
+    assert answer["after"]["step_time_s"] == pytest.approx(first["expected_s"])
+    assert answer["after"]["step_time_high_s"] == pytest.approx(first["step_time_high_s"])
+    faster = json.loads(sweep("whatif", running, mine[1], "--nic", "800 Gb/s", "--json").stdout)
+    assert "runs_probability" in faster["before"]
+
+
+def test_a_condition_on_the_chance_is_that_of_the_job(running: Path) -> None:
+    """It chose by the chance of published runs, which the rows beside it contradicted."""
+    rows = rows_by_plan(running, "--top", 200)
+    chances = sorted(row["runs_probability"] for row in rows.values())
+    least = (chances[len(chances) // 2] + chances[-1]) / 2
+    chosen = rows_by_plan(running, "--top", 200, "--where", f"runs_probability > {least}")
+    assert chosen.keys() == {plan for plan, row in rows.items() if row["runs_probability"] > least} != set()
+    assert all(row["runs_probability"] > least for row in chosen.values())
+    assert "runs_probability" not in sweep("rank", running, "--where", f"runs_probability > {least}").stderr
+
+
+def test_before_a_run_nothing_is_told_of_the_job(job: Path) -> None:
+    assert not {"expected_s", "expected_bytes"} & next(iter(rows_by_plan(job).values())).keys()
 
 
 @pytest.mark.parametrize(
