@@ -17,7 +17,7 @@ import numba
 
 from benchmarks.calculon_rates import calculon_rows
 from benchmarks.command_rates import command_rows, million_rows
-from benchmarks.driver_rates import memory_rows, ray_rows
+from benchmarks.driver_rates import ray_rows
 from benchmarks.engine_rates import engine_rows
 from benchmarks.measuring import ROOT, ROUNDS, Figure
 from benchmarks.plan_rates import reader_rows, space_rows, worker_rows
@@ -25,7 +25,7 @@ from benchmarks.plan_rates import reader_rows, space_rows, worker_rows
 RECORDED: Final = ROOT / "benchmarks" / "recorded.json"
 GROUPS: Final = {
     "engine": engine_rows, "reader": reader_rows, "worker": worker_rows, "space": space_rows, "calculon": calculon_rows,
-    "command": command_rows, "million": million_rows, "ray": ray_rows, "memory": memory_rows,
+    "command": command_rows, "million": million_rows, "ray": ray_rows,
 }  # fmt: skip
 
 
