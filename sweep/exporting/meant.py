@@ -23,7 +23,9 @@ from sweep.ranking.ranking import Ranking, rank
 from sweep.ranking.selection import quoted
 from sweep.reopening import BEST, Reopened, reopened
 from sweep.results.folder import Location
+from sweep.results.store import Store
 from sweep.spec.values import FIELDS
+from sweep.tuning.record import NAME
 from sweep.tuning.tuner import Proposal, Tuner
 from sweep.uncertainty.evidence import workload_of
 from sweep.wording import Values, values_text
@@ -109,9 +111,12 @@ def plan_to_launch(
 
 
 def known_of(folder: Location, where: str | None = None, opened: Reopened | None = None) -> Tuner | None:
-    """What runs tell of the plans of a result; None without the files of its sweep."""
+    """What runs tell of the plans of a result; None without a run, or the files of its sweep."""
     with suppress(SimError):
-        return tuner_of(opened or reopened(folder), by=STEP, where=where)
+        store = Store(directory=folder)
+        spec = (store.provenance() or {}).get("spec") or {}
+        if opened or spec.get("running") or (store.folder.local and (store.folder.local / NAME).exists()):
+            return tuner_of(opened or reopened(folder), by=STEP, where=where)
     return None
 
 
