@@ -239,7 +239,7 @@ def _unit_name(unit: str) -> str:
 
 def _quantity(unit: str) -> Schema:
     usual = ((each, word.removesuffix(each)) for each in _USUAL[unit] for word in _DIMENSIONS[unit] if word.endswith(each))
-    spelled = {*_DIMENSIONS[unit]} | {start + word for each, start in usual for word in (each, *_USUAL[unit][each])}
+    spelled = {*_DIMENSIONS[unit]} | {start + word for each, start in usual for word in (each, *_USUAL[unit][each].split())}
     cased = {each for word in spelled for each in (word, word.lower(), word[0].lower() + word[1:], word[0].upper() + word[1:])}
     micro = {mark + word[1:] for word, mark in product(cased, "\u00b5\u03bc") if word[0] == "u"}
     read = sorted(filter(lambda word: _reads(word, unit), cased | micro), key=lambda word: (-len(word), word))
