@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,6 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
-def _last_of_each(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    return loader.construct_mapping(node, deep=True)
-
-
 def _plain_numbers(loader: type[yaml.SafeLoader]) -> None:
     """Read numbers as they look: no 010 = 8, no 1:30 = 90, no dates; and 1e9 is a number."""
     kept = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
@@ -87,7 +84,15 @@ class _Shipped(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[m
 for _loader in (_Loader, _Shipped):
     _plain_numbers(_loader)
     _loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_LastCounts.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _last_of_each)
+_LastCounts.add_constructor(
+    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, partial(yaml.SafeLoader.construct_mapping, deep=True)
+)
+
+
+@cache
+def shipped_names(folder: Path, suffix: str = ".yaml") -> Words:
+    """Names of the files of this package in a folder, without their suffix, sorted."""
+    return tuple(sorted(path.stem for path in folder.glob(f"*{suffix}")))
 
 
 def shipped_document(path: Path) -> Any:
@@ -150,13 +155,12 @@ def _parsed(text: str, where: str, kind: type[Any]) -> tuple[Any, Lines]:
 
 def _note_lines(node: yaml.Node, at: tuple[str, ...], lines: Lines) -> None:
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            lines[(*at, str(key.value))] = key.start_mark.line + 1
-            _note_lines(value, (*at, str(key.value)), lines)
-    elif isinstance(node, yaml.SequenceNode):
-        for k, value in enumerate(node.value):
-            lines[(*at, str(k))] = value.start_mark.line + 1
-            _note_lines(value, (*at, str(k)), lines)
+        inside = [(str(key.value), key, value) for key, value in node.value]
+    else:
+        inside = [(str(k), value, value) for k, value in enumerate(node.value)] if isinstance(node, yaml.SequenceNode) else []
+    for name, begin, value in inside:
+        lines[(*at, name)] = begin.start_mark.line + 1
+        _note_lines(value, (*at, name), lines)
 
 
 def parse_json(text: str, where: str, first: int = 1) -> tuple[Any, Lines]:

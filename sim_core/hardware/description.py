@@ -2,14 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import BeforeValidator, Field, ValidationError
 
-from sim_core.documents import Fields, Values, Words, key_path, located, read_document
+from sim_core.documents import Fields, Values, Words, key_path, located, read_document, shipped_names
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.hardware.surface import Surface
 from sim_core.records import Record
@@ -78,9 +78,9 @@ Power = Annotated[Sourced, _number("W"), "W"]
 Switch = Annotated[Sourced, _number(SWITCH), SWITCH]
 
 
-def _default(value: float, why: str) -> Any:
+def _default(value: float, why: str, stated: str = "default: ") -> Any:
     """The default of a number that changes nothing for files of earlier versions."""
-    return Field(default=Sourced(value=value, source="default: " + why))
+    return Field(default=Sourced(value=value, source=stated + why))
 
 
 class Device(Record):
@@ -143,11 +143,8 @@ class Fabric(Record):
 
 
 NOT_GIVEN = "not given, taken "
-
-
-def _taken(value: float, why: str) -> Any:
-    """The default of a number that files of version 0.1 lack."""
-    return Field(default=Sourced(value=value, source=NOT_GIVEN + why))
+_taken = partial(_default, stated=NOT_GIVEN)
+"""The default of a number that files of version 0.1 lack."""
 
 
 class Nccl(Record):
@@ -302,10 +299,9 @@ def _first_fault(error: ValidationError) -> str:
     return f"{key}: {fault['msg'].removeprefix('Value error, ')}"
 
 
-@cache
 def measured_devices() -> Words:
     """Devices whose measured kernels ship with sim_core."""
-    return tuple(sorted(path.stem for path in KERNEL_DIR.glob("*.npz")))
+    return shipped_names(KERNEL_DIR, ".npz")
 
 
 @cache
@@ -342,16 +338,14 @@ def _check_tables(hardware: Hardware, where: str, *, shipped: bool) -> None:
         raise SpecError(f"{where}: kernels.tables: found {tables}, another device{numbers}: say why in kernels.borrowed")
 
 
-@cache
 def preset_names() -> Words:
     """Names of the presets that ship with sim_core."""
-    return tuple(sorted(path.stem for path in PRESET_DIR.glob("*.yaml")))
+    return shipped_names(PRESET_DIR)
 
 
-@cache
 def fabric_names() -> Words:
     """Fabrics that are not the InfiniBand of the presets; `PRESET+FABRIC` is a preset on one of them."""
-    return tuple(sorted(path.stem for path in FABRIC_DIR.glob("*.yaml")))
+    return shipped_names(FABRIC_DIR)
 
 
 def is_preset(name: str) -> bool:

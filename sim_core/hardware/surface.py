@@ -5,7 +5,9 @@ import math
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from sim_core.records import Record
 
 MOST_SIZES = 64
 Axis = Annotated[tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...], Field(min_length=2, max_length=MOST_SIZES)]
@@ -13,10 +15,9 @@ Dtype = Literal["bf16", "fp16", "fp8"]
 Microseconds = tuple[Annotated[float, Field(gt=0, lt=1e9)] | None, ...]
 
 
-class _Measured(BaseModel):
+class _Measured(Record):
     """Kernels on a grid of sizes; `us` row by row, the last axis fastest; null: not measured."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     names: ClassVar[tuple[str, ...]]  # of the axes
     us: Microseconds
 
@@ -60,10 +61,9 @@ class AttentionSurface(_Measured):
     sequence: Axis
 
 
-class Surface(BaseModel):
+class Surface(Record):
     """What one run of the measuring script found, and where and when it ran."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     source: Annotated[str, Field(min_length=1)]
     gemm: tuple[GemmSurface, ...] = ()
     attention: tuple[AttentionSurface, ...] = ()

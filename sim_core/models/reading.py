@@ -1,10 +1,9 @@
 """A model from its name or a local file: preset, description, `config.json`, Megatron-LM arguments."""
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
-from sim_core.documents import MOST_CHARACTERS, Fields, Lines, Words, located, read_document
+from sim_core.documents import MOST_CHARACTERS, Fields, Lines, Words, located, read_document, shipped_names
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.description import Model, parse_model, put
 from sim_core.models.readers.hugging_face import ASSUMED, read_config
@@ -20,10 +19,9 @@ CONFIG = "config.json"
 SUFFIXES = (".json", ".yaml", ".yml", ".txt", ".sh", ".slurm")
 
 
-@cache
 def model_names() -> Words:
     """Names of the models that ship with sim_core."""
-    return tuple(sorted(path.stem for path in PRESET_DIR.glob("*.yaml")))
+    return shipped_names(PRESET_DIR)
 
 
 def read_model(name_or_path: str, values: Mapping[str, object] | None = None, base: Path | None = None) -> Model:
