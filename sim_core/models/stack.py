@@ -1,14 +1,14 @@
 """`Stack`: what a training framework makes of a model: its kernels, what it overlaps, what it keeps in memory."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
 
-from sim_core.documents import Fields, Words, key_path, located, read_document
+from sim_core.documents import Fields, Words, key_path, located, read_document, shipped_names
 from sim_core.engine.schedules import SCHEDULES
 from sim_core.errors import SpecError, nearest, shown
 from sim_core.models.facts import DEVICES, Fact, split_sources
@@ -40,6 +40,10 @@ IN_FP32 = 8.0
 """Bytes that a loss in fp32 keeps of a logit: its softmax in fp32, logits and gradients in 16 bits."""
 
 
+_traffic = partial(Fact, used_by="operators", unit="B", most=1e3)
+_kept = partial(Fact, used_by="memory", unit="B", told_by=MEMORY)
+
+
 class Stack(Record):
     """The page of facts of a framework: each number the same for every model and device. Units are those of `Fact`."""
 
@@ -64,30 +68,21 @@ class Stack(Record):
             by_device=True,
         ),
     ]
-    attention_copies: Annotated[
-        Pair, Fact("copies around core attention, per element of the queries", "operators", "B", most=1e3)
-    ] = (0.0, 0.0)
-    norm_bytes: Annotated[Pair, Fact("traffic of an RMSNorm, per element", "operators", "B", most=1e3)] = NORM
-    rotary_bytes: Annotated[
-        Pair, Fact("traffic of the rotation, per element of queries and keys", "operators", "B", most=1e3)
-    ] = ROTARY
+    attention_copies: Annotated[Pair, _traffic("copies around core attention, per element of the queries")] = (0.0, 0.0)
+    norm_bytes: Annotated[Pair, _traffic("traffic of an RMSNorm, per element")] = NORM
+    rotary_bytes: Annotated[Pair, _traffic("traffic of the rotation, per element of queries and keys")] = ROTARY
     ring_sum_bytes: Annotated[
         Pair,
-        Fact(
-            "traffic of adding up a ring's attention, per step after the first and element of its output, of its gradients",
-            "operators",
-            "B",
-            most=1e3,
+        _traffic(
+            "traffic of adding up a ring's attention, per step after the first and element of its output, of its gradients"
         ),
     ] = RING_STEP
-    gated_bytes: Annotated[Pair, Fact("traffic of a gated activation, per element of ffn", "operators", "B", most=1e3)] = GATED
+    gated_bytes: Annotated[Pair, _traffic("traffic of a gated activation, per element of ffn")] = GATED
     fused_loss: Annotated[bool, Fact("the loss is one kernel", "operators")]
     fused_norms: Annotated[
         bool, Fact("a norm is part of the linear layer that reads it, as Transformer Engine has it", "operators")
     ] = True
-    loss_bytes: Annotated[
-        Pair | None, Fact("traffic of the loss per logit; without it as counted by fused_loss", "operators", "B", most=1e3)
-    ] = None
+    loss_bytes: Annotated[Pair | None, _traffic("traffic of the loss per logit; without it as counted by fused_loss")] = None
     fp8: Annotated[
         bool, Fact("linear layers run in 8 and 4 bits, parameters are gathered in 8 where the recipe can", "legality")
     ]
@@ -259,14 +254,10 @@ class Stack(Record):
     # Memory
     weight_bytes: Annotated[
         float,
-        Fact("16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", "memory", "B", MEMORY, most=8),
+        _kept("16-bit weights and gradients that a rank keeps beside the fp32 ones, per weight", most=8),
     ]
-    adam_bytes: Annotated[
-        float, Fact("fp32 weights, two moments, copies of gradients for them, per weight", "memory", "B", MEMORY, most=32)
-    ]
-    bucket_copies: Annotated[
-        float, Fact("copies of gradients in buckets where ranks share nothing, per weight", "memory", "B", MEMORY, most=8)
-    ] = 0.0
+    adam_bytes: Annotated[float, _kept("fp32 weights, two moments, copies of gradients for them, per weight", most=32)]
+    bucket_copies: Annotated[float, _kept("copies of gradients in buckets where ranks share nothing, per weight", most=8)] = 0.0
     gradients_made: Annotated[
         bool,
         Fact(
@@ -276,12 +267,8 @@ class Stack(Record):
     ] = False
     step_bytes: Annotated[
         float,
-        Fact(
-            "what the optimizer's step makes beside its state, per weight: PyTorch's foreach Adam one copy, fused 0",
-            "memory",
-            "B",
-            MEMORY,
-            most=32,
+        _kept(
+            "what the optimizer's step makes beside its state, per weight: PyTorch's foreach Adam one copy, fused 0", most=32
         ),
     ] = 0.0
     frozen_inputs_stay: Annotated[
@@ -291,25 +278,17 @@ class Stack(Record):
             "memory",
         ),
     ] = False
-    logit_bytes: Annotated[float, Fact("kept per logit from head to backward", "memory", "B", MEMORY, most=64)]
+    logit_bytes: Annotated[float, _kept("kept per logit from head to backward", most=64)]
     divided_logit_bytes: Annotated[
-        float | None, Fact("the same where tensor parallelism divides them, if it is another", "memory", "B", MEMORY, most=64)
+        float | None, _kept("the same where tensor parallelism divides them, if it is another", most=64)
     ] = None
     expert_outputs_kept: Annotated[
         bool, Fact("false: probabilities of routed copies are applied before the experts' second GEMM", "memory")
     ]
-    activation_input_bytes: Annotated[
-        float, Fact("kept of an element that enters the activation of an MLP", "memory", "B", MEMORY, most=16)
-    ]
+    activation_input_bytes: Annotated[float, _kept("kept of an element that enters the activation of an MLP", most=16)]
     attention_output_bytes: Annotated[
         float | None,
-        Fact(
-            "kept of an element of core attention's output; else 16 bits and the projection's narrower copy",
-            "memory",
-            "B",
-            MEMORY,
-            most=64,
-        ),
+        _kept("kept of an element of core attention's output; else 16 bits and the projection's narrower copy", most=64),
     ] = None
     whole_qkv_kept: Annotated[
         bool, Fact("values are a view of queries, keys and values as they were projected, which stay with them", "memory")
@@ -326,20 +305,15 @@ class Stack(Record):
     ] = 0.0
     queued_bytes: Annotated[
         float,
-        Fact(
+        _kept(
             "products that wait for their messages, per token and hidden element, at tp > 1 and pp 1: the host runs ahead",
-            "memory",
-            "B",
-            MEMORY,
             most=1e3,
         ),
     ] = 0.0
     receives_apart: Annotated[
         bool, Fact("a virtual stage has a receive buffer for each micro-batch and direction; else a stage has one", "memory")
     ] = False
-    reserved: Annotated[
-        float, Fact("memory of a device that no tensor can have: context, communicators", "memory", "B", MEMORY, most=1e11)
-    ]
+    reserved: Annotated[float, _kept("memory of a device that no tensor can have: context, communicators", most=1e11)]
     fragmentation: Annotated[float, Fact("allocated over used memory", "memory", "", MEMORY, 1, 2)]
 
     # Experts
@@ -407,9 +381,10 @@ class Stack(Record):
     fused_experts: Annotated[bool, Fact("the experts' GEMMs are one kernel with activation, casts and biases", "operators")] = (
         False
     )
-    expert_bias_bytes: Annotated[
-        Pair, Fact("traffic of the biases of experts' outputs, per element of a routed copy", "operators", "B", most=1e3)
-    ] = (0.0, 0.0)
+    expert_bias_bytes: Annotated[Pair, _traffic("traffic of the biases of experts' outputs, per element of a routed copy")] = (
+        0.0,
+        0.0,
+    )
 
     def attention_on(self, device: str) -> float:
         """Time of core attention over that of the kernels measured on `device`; 1 where the stack does not say."""
@@ -454,10 +429,9 @@ def _read_facts(page: Mapping[str, object]) -> tuple[Fields, dict[str, str]]:
 _OF_PAGE = ("name", "source", "told")
 
 
-@cache
 def stack_names() -> Words:
     """Names of the stacks that ship with sim_core."""
-    return tuple(sorted(path.stem for path in STACK_DIR.glob("*.yaml")))
+    return shipped_names(STACK_DIR)
 
 
 def read_stack(name_or_path: str, base: Path | None = None) -> Stack:

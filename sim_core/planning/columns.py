@@ -26,7 +26,7 @@ EVEN, BALANCED, EMBEDDING_AS_LAYER, LOSS_AS_LAYER, ENDS_AS_LAYERS, BALANCED_COST
 `listed`: by the list in `virtual_layers`."""
 
 CP_COMM_TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
-P2P, ALL_GATHER, A2A, A2A_P2P = 0, 1, 2, 3
+P2P, ALL_GATHER, A2A, A2A_P2P = range(len(CP_COMM_TYPES))
 """How context-parallel ranks compute attention (Megatron's --cp-comm-type): keys and values go round a ring, or are gathered;
 heads are exchanged for tokens; or that among `cp_a2a_size` ranks, and a ring over these groups."""
 
@@ -35,8 +35,8 @@ FLEX, HIERARCHICAL = 1, 2
 """How tokens reach their experts (as Megatron-LM names it): a copy for each expert; one to each remote node, as
 DeepEP and HybridEP do behind `flex`; a copy for each expert in two stages, between nodes and then inside them."""
 
-NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = 0, 1, 2, 3, 4, 5, 6
 CHECKPOINTING = ("none", "file", "full", "selective", "every", "block", "modules")
+NONE, FILE, FULL, SELECTIVE, EVERY, BLOCK, MODULES = range(len(CHECKPOINTING))
 """What the backward computes again. `every:k` and `block:k` have a number k: Megatron's recompute methods uniform and block.
 `modules`: some of RECOMPUTE_MODULES (models/recompute.py), which a plan names: `layernorm+moe_act`."""
 

@@ -111,46 +111,53 @@ class Field:
         return self.columns_of(values)[self.name]
 
 
-_ONLY_IN_EVENT: Fields = {"in_simai": False, "in_text": False}
+_ONLY_IN_EVENT: Fields = {"unusual": True, "in_simai": False, "in_text": False}
+"""Of a field that fidelity event alone knows, and most sweeps do not set."""
 _FACTOR = (1e-9, 1e9)
 _LARGEST_GPUS = 2**62
 """GPUs are a product of dp, tp, cp and pp; too many have a reason code."""
 
+
+def _sized(name: str, doc: str, **more: Any) -> Field:
+    """A number that files and models give, too."""
+    return Field(name, "number", doc, most=LARGEST[name], **more)
+
+
 _ROWS = (
-    Field(
-        "tp", "number", "tensor parallelism: ranks that share a layer", most=LARGEST["tp"], costs_layer=True,
+    _sized(
+        "tp", "tensor parallelism: ranks that share a layer", costs_layer=True,
         aliases=("model_parallel_NPU_group", "tensor_parallel"),
     ),
-    Field(
-        "pp", "number", "pipeline parallelism: stages", most=LARGEST["pp"], aliases=("pipeline_parallel",), moves_split=True,
+    _sized(
+        "pp", "pipeline parallelism: stages", aliases=("pipeline_parallel",), moves_split=True,
         orders_blocks=True,
     ),
-    Field(
-        "vpp", "number", "virtual stages on a stage: interleaving", most=LARGEST["vpp"],
+    _sized(
+        "vpp", "virtual stages on a stage: interleaving",
         moves_split=True, orders_blocks=True,
     ),
-    Field(
-        "ep", "number", "expert parallelism: ranks that share out the experts", most=LARGEST["ep"], costs_layer=True,
+    _sized(
+        "ep", "expert parallelism: ranks that share out the experts", costs_layer=True,
         aliases=("expert_parallel",),
     ),
-    Field(
-        "dp", "number", "data parallelism: replicas", most=LARGEST["dp"], stands_for="all_gpus", unset="all_gpus / (tp cp pp)",
+    _sized(
+        "dp", "data parallelism: replicas", stands_for="all_gpus", unset="all_gpus / (tp cp pp)",
         follows=True, more="Instead of `all_gpus`.",
     ),
-    Field(
-        "all_gpus", "number", "GPUs of the job", most=LARGEST["all_gpus"], column=(1, _LARGEST_GPUS), heading="gpus",
+    _sized(
+        "all_gpus", "GPUs of the job", column=(1, _LARGEST_GPUS), heading="gpus",
         unset="the workload's; of a model, dp 1",
     ),
-    Field(
-        "micro_batch", "number", "sequences of a micro-batch", most=LARGEST["micro_batch"], heading="mbs", aliases=("mbs",),
+    _sized(
+        "micro_batch", "sequences of a micro-batch", heading="mbs", aliases=("mbs",),
         costs_layer=True,
     ),
-    Field(
-        "ga", "number", "micro-batches of a replica in a step", most=LARGEST["ga"], orders_blocks=True,
+    _sized(
+        "ga", "micro-batches of a replica in a step", orders_blocks=True,
         follows=True, column=(0, LARGEST["ga"]),  # 0 where dp * micro_batch does not divide the global batch
     ),
-    Field(
-        "global_batch", "number", "sequences of a step", most=LARGEST["global_batch"], stands_for="ga", heading="batch",
+    _sized(
+        "global_batch", "sequences of a step", stands_for="ga", heading="batch",
         aliases=("gbs",), unset="dp x micro_batch x ga", more="Instead of `ga`.",
     ),
     Field(
@@ -213,9 +220,9 @@ _ROWS = (
         "pp_overlap_ratio", "ratio", "part of PP communication that fidelity simai counts as hidden, and divides by",
         default=1.0, least=1e-9, only_simai=True,
     ),
-    Field(
-        "cp", "number", "context parallelism: ranks that share a sequence; of models", default=1, most=LARGEST["cp"],
-        aliases=("context_parallel",), unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
+    _sized(
+        "cp", "context parallelism: ranks that share a sequence; of models", default=1,
+        aliases=("context_parallel",), **_ONLY_IN_EVENT, costs_layer=True,
     ),
     Field(
         "cp_comm_type", "word", "how context-parallel ranks compute attention", default="p2p", words=CP_COMM_TYPES,
@@ -226,13 +233,13 @@ _ROWS = (
         unusual=True, costs_layer=True,
     ),
     Field(
-        "sharding", "word", "what data-parallel ranks divide; of models", default="stack", words=SHARDINGS, unusual=True,
+        "sharding", "word", "what data-parallel ranks divide; of models", default="stack", words=SHARDINGS,
         **_ONLY_IN_EVENT,
         more="`stack`: as the framework does; `optimizer`: ZeRO-1; `gradients`: ZeRO-2; `parameters`: ZeRO-3, FSDP "
         "([parallelism.md](parallelism.md)).",
     ),
     Field(
-        "dp_shard", "number", "ranks of dp x cp that divide them; 0: all", default=0, least=0, most=MOST_IN_STEP, unusual=True,
+        "dp_shard", "number", "ranks of dp x cp that divide them; 0: all", default=0, least=0, most=MOST_IN_STEP,
         **_ONLY_IN_EVENT, more="Fewer than all: the groups are replicas of each other (HSDP).",
     ),
     Field(
@@ -244,7 +251,7 @@ _ROWS = (
         most=MOST_LAYERS, unusual=True,
     ),
     Field(
-        "optimizer", "word", "what updates the weights; of models", default="adamw", words=OPTIMIZERS, unusual=True,
+        "optimizer", "word", "what updates the weights; of models", default="adamw", words=OPTIMIZERS,
         **_ONLY_IN_EVENT,
         more="`adamw`: in the precisions of the stack. `muon` orthogonalises matrices and leaves all else to AdamW "
         "([layers.md](layers.md#optimizers)).",
@@ -260,7 +267,7 @@ _ROWS = (
     ),
     Field(
         "activation_offload", "label", "activations that a layer sends to the host's memory; of models", default="0",
-        label=OFFLOAD, unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
+        label=OFFLOAD, **_ONLY_IN_EVENT, costs_layer=True,
         more="Modules by Megatron's names (--offload-modules): their inputs ([layers.md](layers.md#offload)).",
     ),
     Field(
@@ -268,10 +275,10 @@ _ROWS = (
     ),
     Field(
         "optimizer_offload", "ratio", "part of the optimizer, state and update, that the host has; of models", default=0.0,
-        least=0, unusual=True, **_ONLY_IN_EVENT, more="With sharded gradients their part, too.",
+        least=0, **_ONLY_IN_EVENT, more="With sharded gradients their part, too.",
     ),
     Field(
-        "parameter_offload", "switch", "parameters lie on the host until a layer needs them", default=False, unusual=True,
+        "parameter_offload", "switch", "parameters lie on the host until a layer needs them", default=False,
         **_ONLY_IN_EVENT, more="With `sharding: parameters`: FSDP, ZeRO-3.",
     ),
     Field(
@@ -280,10 +287,10 @@ _ROWS = (
     ),
     Field(
         "precision", "word", "precision of linear layers; of models", default=PRECISION_NAMES[0], words=PRECISION_NAMES,
-        unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
+        **_ONLY_IN_EVENT, costs_layer=True,
     ),
     Field(
-        "dispatcher", "word", "how tokens reach their experts; of models", default="alltoall", words=DISPATCHERS, unusual=True,
+        "dispatcher", "word", "how tokens reach their experts; of models", default="alltoall", words=DISPATCHERS,
         **_ONLY_IN_EVENT, costs_layer=True,
         more="`flex`: DeepEP, HybridEP, one copy to each remote node; `hierarchical`: two stages, between nodes, then inside.",
     ),
@@ -291,18 +298,18 @@ _ROWS = (
         "overlap_shared_experts", "switch", "shared experts run beside dispatch and combine", default=False, unusual=True,
         costs_layer=True,
     ),
-    Field(
-        "layers", "number", "layers of the model", most=LARGEST["layers"], unusual=True, in_simai=False,
+    _sized(
+        "layers", "layers of the model", unusual=True, in_simai=False,
         moves_split=True,
     ),
-    Field(
-        "sequence", "number", "tokens of a sequence; 0: as in the workload", default=0, unset="the workload's",
-        most=LARGEST["sequence"], unusual=True, column=(0, LARGEST["sequence"]), costs_layer=True,
+    _sized(
+        "sequence", "tokens of a sequence; 0: as in the workload", default=0, unset="the workload's",
+        unusual=True, column=(0, LARGEST["sequence"]), costs_layer=True,
         more="Of a trace ([traces.md](traces.md)).",
     ),
-    Field(
-        "experts", "number", "experts of a layer; 0: as in the workload", default=0, unset="the workload's",
-        most=LARGEST["experts"], unusual=True, column=(0, LARGEST["experts"]), costs_layer=True,
+    _sized(
+        "experts", "experts of a layer; 0: as in the workload", default=0, unset="the workload's",
+        unusual=True, column=(0, LARGEST["experts"]), costs_layer=True,
         more="Of a trace ([traces.md](traces.md)).",
     ),
     Field(
@@ -314,12 +321,12 @@ _ROWS = (
         default=False, unusual=True, sends_blocks=True,
     ),
     Field(
-        "gradient_precision", "word", "precision of gradients on the wire", default="recorded", words=PRECISIONS, unusual=True,
+        "gradient_precision", "word", "precision of gradients on the wire", default="recorded", words=PRECISIONS,
         **_ONLY_IN_EVENT,
     ),
     Field(
         "expert_imbalance", "label", "tokens of the fullest rank over the mean", default="recorded", label=IMBALANCE,
-        unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
+        **_ONLY_IN_EVENT, costs_layer=True,
         more="`recorded`: of a model, its `experts.imbalance`. `zipf:S`: popularity of the k-th expert in proportion to k^-S "
         "([traces.md](traces.md)).",
     ),
@@ -329,11 +336,11 @@ _ROWS = (
     ),
     Field(
         "straggler_factor", "factor", "how many times as long compute takes on straggler_stage", default=1.0, least=1e-3,
-        most=1e3, column=_FACTOR, unusual=True, **_ONLY_IN_EVENT,
+        most=1e3, column=_FACTOR, **_ONLY_IN_EVENT,
     ),
     Field(
         "device_speed", "factor", "compute runs this many times as fast", default=1.0, least=1e-3, most=1e3, column=_FACTOR,
-        unusual=True, **_ONLY_IN_EVENT, costs_layer=True,
+        **_ONLY_IN_EVENT, costs_layer=True,
     ),
     Field("hardware", "inner", "row of the HardwareTable", default=0, column=(0, 0), costs_layer=True),
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """Layers of virtual stages as lists: how a chosen division becomes one, and the rule of a framework that divides by cost."""
 
+from itertools import zip_longest
+
 import numpy as np
 
 from sim_core.arrays import Ints
@@ -32,9 +34,7 @@ def placed(workload: Workload, plans: Plans) -> Plans:
         return plans
     of_row, first = distinct_rows(np.stack([plans.pp[rows] * plans.vpp[rows], plans.layers[rows]], axis=1))
     lists = [layers_by_cost(int(plans.layers[row]), int(plans.pp[row] * plans.vpp[row]), head) for row in rows[first]]
-    padded = np.full((len(lists), max(map(len, lists))), -1, int)
-    for kind, stages in enumerate(lists):
-        padded[kind, : len(stages)] = stages
+    padded = np.array(list(zip_longest(*lists, fillvalue=-1)), int).T
     return with_lists(plans, rows, padded[of_row])
 
 
