@@ -578,14 +578,13 @@ def model_document(model: Model) -> Document:
     return {key: value for key, value in document.items() if not (follows.get(key) or (model.mla and key in follows))}
 
 
-def model_yaml(model: Model, comments: Mapping[str, str] | None = None) -> str:
-    """The `model:` block of a spec, a number per line, some with a comment; as a file it is read back."""
-    comments = comments or {}
+def model_yaml(model: Model) -> str:
+    """The `model:` block of a spec, a number per line; as a file it is read back."""
     lines = []
     for key, value in model_document(model).items():
         if isinstance(value, dict | list):
             line = f"{key}: {yaml.safe_dump(value, sort_keys=False, width=10**6, default_flow_style=True).rstrip()}"
         else:
             line = yaml.safe_dump({key: value}, width=10**6).rstrip("\n")
-        lines.append(f"  {line}  # {comments[key]}\n" if comments.get(key) else f"  {line}\n")
+        lines.append(f"  {line}\n")
     return "model:\n" + "".join(lines)

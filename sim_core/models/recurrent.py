@@ -4,6 +4,7 @@ All of them project the input, run a short convolution, scan the sequence in chu
 back. What a chunk costs are small products on tensor cores and the states that go through memory.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -56,23 +57,21 @@ class Product(NamedTuple):
     m: int
     n: int
     k: int
-    by_head: bool
+    by_head: bool = True
 
 
 def products_of(mixer: Recurrent) -> tuple[Product, ...]:
     """Products of a chunk. Mamba-2: arXiv 2405.21060, section 6; delta rules: arXiv 2412.06464, section 3.3."""
     q, n, p = mixer.chunk, mixer.state, mixer.head_dim
     scores = Product("scan_scores", q, q, n, by_head=mixer.kind != "mamba2")
-    within = Product("scan_within", q, p, q, by_head=True)
-    states = Product("scan_states", n, p, q, by_head=True)
-    out = Product("scan_out", q, p, n, by_head=True)
+    within = Product("scan_within", q, p, q)
+    states = Product("scan_states", n, p, q)
+    out = Product("scan_out", q, p, n)
     if mixer.kind == "mamba2":
         return scores, within, states, out
     # the inverse of a triangular matrix of products of keys corrects keys and values before they enter the state
-    solve = Product("scan_solve", q, q, n, by_head=True)
-    keys = Product("scan_keys", q, n, q, by_head=True)
-    values = Product("scan_values", q, p, q, by_head=True)
-    return scores, solve, keys, values, Product("scan_removed", q, p, n, by_head=True), within, states, out
+    keys, values = Product("scan_keys", q, n, q), Product("scan_values", q, p, q)
+    return scores, Product("scan_solve", q, q, n), keys, values, Product("scan_removed", q, p, n), within, states, out
 
 
 def add_operators(rows: Rows, model: Model, mixer: Recurrent, shape: Shape) -> None:
@@ -90,10 +89,11 @@ def add_operators(rows: Rows, model: Model, mixer: Recurrent, shape: Shape) -> N
     for each in products_of(mixer):
         batch = chunks * (mixer.heads if each.by_head else mixer.groups)
         m, n, k = float(each.m), float(each.n), float(each.k)
-        rows.product(each.name, FORWARD, m, n, k, batch=batch, kind=SCAN)
-        rows.product(f"{each.name}_again", INPUT_GRADIENT, m, n, k, batch=batch, kind=SCAN)
-        rows.product(f"{each.name}_left", INPUT_GRADIENT, m, k, n, batch=batch, kind=SCAN)
-        rows.product(f"{each.name}_right", INPUT_GRADIENT, k, n, m, batch=batch, kind=SCAN)
+        product = partial(rows.product, batch=batch, kind=SCAN)
+        product(each.name, FORWARD, m, n, k)
+        product(f"{each.name}_again", INPUT_GRADIENT, m, n, k)
+        product(f"{each.name}_left", INPUT_GRADIENT, m, k, n)
+        product(f"{each.name}_right", INPUT_GRADIENT, k, n, m)
     states = chunks * mixer.heads * mixer.head_dim * mixer.state
     streams = WIDE * shape.tokens * (sizes.convolved + sizes.inner) / parts
     for phase, times in ((FORWARD, 1.0), (INPUT_GRADIENT, 3.0)):

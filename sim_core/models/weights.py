@@ -8,7 +8,21 @@ import numpy as np
 from sim_core.arrays import Floats
 from sim_core.errors import SpecError
 from sim_core.models import compressed
-from sim_core.models.description import ATTENTION, COMPRESSED, EMBEDDING, HEAD, LAYER, MLP, MTP, Lora, Model, Unit
+from sim_core.models.description import (
+    ATTENTION,
+    COMPRESSED,
+    EMBEDDING,
+    HEAD,
+    LAYER,
+    MLP,
+    MTP,
+    Compressed,
+    Lora,
+    Mla,
+    Model,
+    Recurrent,
+    Unit,
+)
 from sim_core.models.keys import Keys, padded_vocabulary
 from sim_core.models.precision import FROZEN
 from sim_core.models.recurrent import sizes_of
@@ -76,16 +90,22 @@ def weights_of(model: Model, unit: Unit) -> list[Weights]:
         head = [] if model.tied else [Weights("head", VOCABULARY, (Matrix(model.vocabulary, h),))]
         head += [Weights("head", VOCABULARY, vectors=model.vocabulary)] * model.head_bias
         return [Weights("norms", REPLICATED, vectors=norm), *head, *joined]
-    mixers = {ATTENTION: _latents if model.mla else _attention, COMPRESSED: _compressed}
-    found = mixers[unit.mixer](model, unit) if unit.mixer in mixers else []
-    found += _recurrent(model, unit) if model.state_of(unit) else []
+    found = []
+    if unit.mixer == ATTENTION:
+        found += _latents(model, model.mla) if model.mla else _attention(model)
+    elif unit.mixer == COMPRESSED and model.compressed:
+        found += _compressed(model, unit, model.compressed)
+    if state := model.state_of(unit):
+        found += _recurrent(model, state)
     if unit.channel == MLP:
         found += _experts(model) if unit.moe else _mlp(model, "mlp", model.ffn or 0)
     found.append(Weights("norms", REPLICATED, vectors=(model.norms_per_layer * unit.blocks + 1) // 2 * norm))
     if n > 1:  # hyper-connections of each block
         gates = (n + 2) * n
-        found.append(Weights("streams", REPLICATED, (Matrix(gates, n * h, unit.blocks),)))
-        found.append(Weights("streams", REPLICATED, vectors=unit.blocks * (gates + 3)))
+        found += [
+            Weights("streams", REPLICATED, (Matrix(gates, n * h, unit.blocks),)),
+            Weights("streams", REPLICATED, vectors=unit.blocks * (gates + 3)),
+        ]
     if model.lora:
         found += _adapters(model, unit, model.lora)
     if unit.kind == MTP:  # DeepSeek-V3 (arXiv 2412.19437), section 2.2: two norms, a projection of 2h to h, a layer, a norm
@@ -93,10 +113,8 @@ def weights_of(model: Model, unit: Unit) -> list[Weights]:
     return found
 
 
-def _compressed(model: Model, unit: Unit) -> list[Weights]:
-    mixer, h, d = model.compressed, model.hidden, model.head_dim
-    if mixer is None:
-        return []
+def _compressed(model: Model, unit: Unit, mixer: Compressed) -> list[Weights]:
+    h, d = model.hidden, model.head_dim
     width, overlap = model.heads * d, compressed.overlap_of(mixer, unit.ratio)
     indexer = model.indexer if unit.ratio == mixer.chosen else None
     pools = [(overlap, d)] if overlap else []
@@ -120,20 +138,19 @@ def _compressed(model: Model, unit: Unit) -> list[Weights]:
     ]
 
 
-def _recurrent(model: Model, _: Unit) -> list[Weights]:
+def _recurrent(model: Model, mixer: Recurrent) -> list[Weights]:
     """Of a mixer with a state; heads and groups are divided, the narrow first projections of gates are not."""
-    mixer, h = model.recurrent, model.hidden
-    if mixer is None:
-        return []
-    sizes = sizes_of(mixer)
+    h, sizes = model.hidden, sizes_of(mixer)
     weights = [
         Weights("recurrent", TENSOR, (Matrix(sizes.projected, h), Matrix(h, sizes.inner, by_rows=False))),
         Weights("recurrent", TENSOR, vectors=mixer.conv * sizes.convolved + sizes.vectors),
         Weights("recurrent", TENSOR if sizes.normed == sizes.inner else REPLICATED, vectors=sizes.normed),
     ]
     if sizes.low_rank:
-        weights.append(Weights("recurrent", REPLICATED, (Matrix(sizes.low_rank, h, 2),)))
-        weights.append(Weights("recurrent", TENSOR, (Matrix(sizes.inner, sizes.low_rank, 2),)))
+        weights += [
+            Weights("recurrent", REPLICATED, (Matrix(sizes.low_rank, h, 2),)),
+            Weights("recurrent", TENSOR, (Matrix(sizes.inner, sizes.low_rank, 2),)),
+        ]
     return weights
 
 
@@ -142,11 +159,9 @@ def norm_width(model: Model, width: int | None = None) -> int:
     return (width or model.hidden) * NORM_WEIGHTS[model.norm]
 
 
-def _latents(model: Model, _: Unit) -> list[Weights]:
+def _latents(model: Model, mla: Mla) -> list[Weights]:
     """Of attention with latents; the lightning indexer is on every tensor-parallel rank (Megatron-LM, dsa.py)."""
-    mla, h, a, indexer = model.mla, model.hidden, model.heads, model.indexer
-    if mla is None:
-        return []
+    h, a, indexer = model.hidden, model.heads, model.indexer
     q, kv, rope = mla.q_rank or 0, mla.kv_rank, mla.rope_head_dim
     down = ([Matrix(q, h)] if q else []) + [Matrix(kv + rope, h)]
     up = Matrix(a * model.head_dim, q or h), Matrix(a * (mla.nope_head_dim + mla.v_head_dim), kv)
@@ -154,15 +169,17 @@ def _latents(model: Model, _: Unit) -> list[Weights]:
     weights = [Weights("attention", REPLICATED, tuple(down))]
     if indexer:
         width, d = indexer.heads * indexer.head_dim, indexer.head_dim
-        weights.append(Weights("attention", REPLICATED, (Matrix(width, q or h), Matrix(d, h), Matrix(indexer.heads, h))))
-        weights.append(Weights("attention", REPLICATED, vectors=2 * d))
+        weights += [
+            Weights("attention", REPLICATED, (Matrix(width, q or h), Matrix(d, h), Matrix(indexer.heads, h))),
+            Weights("attention", REPLICATED, vectors=2 * d),
+        ]
     weights += [Weights("attention", TENSOR, up), Weights("attention", TENSOR, (output,))]
     vectors = (h if model.projection_bias else 0) + (norm_width(model, kv + q) if model.qk_norm else 0)
     vectors += kv + rope + q if model.qkv_bias else 0
     return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
 
 
-def _attention(model: Model, _: Unit) -> list[Weights]:
+def _attention(model: Model) -> list[Weights]:
     h, a, k, d = model.hidden, model.heads, model.kv_heads, model.head_dim
     weights = [
         Weights("attention", TENSOR, (Matrix(a * d, model.q_rank or h, 2 if model.output_gate else 1),)),
@@ -179,8 +196,7 @@ def _attention(model: Model, _: Unit) -> list[Weights]:
     if model.attention_sinks:
         weights.append(Weights("attention", TENSOR, vectors=a))
     if model.qk_norm_whole:
-        weights.append(Weights("attention", TENSOR, vectors=a * d))
-        weights.append(Weights("attention", KV_HEADS, vectors=k * d))
+        weights += [Weights("attention", TENSOR, vectors=a * d), Weights("attention", KV_HEADS, vectors=k * d)]
     elif model.qk_norm:
         vectors += 2 * norm_width(model, d)
     return [*weights, Weights("attention", REPLICATED, vectors=vectors)]
@@ -199,8 +215,7 @@ def _adapters(model: Model, unit: Unit, lora: Lora) -> list[Weights]:
         whole, part = Matrix(lora.rank, model.hidden, lora.pairs(name)), Matrix(divided[name], lora.rank)
         if name in ("projection", "fc2"):  # the input is divided, and the adapter's first matrix
             whole, part = Matrix(model.hidden, lora.rank), Matrix(lora.rank, divided[name], by_rows=False)
-        weights.append(Weights("adapters", REPLICATED, (whole,), adapter=True))
-        weights.append(Weights("adapters", TENSOR, (part,), adapter=True))
+        weights += [Weights("adapters", REPLICATED, (whole,), adapter=True), Weights("adapters", TENSOR, (part,), adapter=True)]
     return weights
 
 
@@ -214,8 +229,10 @@ def _mlp(model: Model, part: str, ffn: int) -> list[Weights]:
     """A dense MLP, or that of all shared experts."""
     weights = [Weights(part, TENSOR, _pair(model, ffn, model.hidden))]
     if model.mlp_bias:
-        weights.append(Weights(part, TENSOR, vectors=(2 if model.gated else 1) * ffn))
-        weights.append(Weights(part, REPLICATED, vectors=model.hidden))
+        weights += [
+            Weights(part, TENSOR, vectors=(2 if model.gated else 1) * ffn),
+            Weights(part, REPLICATED, vectors=model.hidden),
+        ]
     return weights
 
 
@@ -224,8 +241,10 @@ def _experts(model: Model) -> list[Weights]:
     if experts is None:
         raise ValueError(f"{model.name} has no experts")
     count, latent, first = experts.count, experts.latent, 2 if model.gated else 1
-    weights = [Weights("router", REPLICATED, (Matrix(count, h),))]
-    weights.append(Weights("routed_experts", EXPERT, _pair(model, experts.ffn, latent or h, count)))
+    weights = [
+        Weights("router", REPLICATED, (Matrix(count, h),)),
+        Weights("routed_experts", EXPERT, _pair(model, experts.ffn, latent or h, count)),
+    ]
     if latent:
         weights.append(Weights("shared_experts", TENSOR, (Matrix(latent, h), Matrix(h, latent, by_rows=False))))
     if experts.shared_gate:
