@@ -24,7 +24,7 @@ from sim_core.errors import SpecError
 from sim_core.hardware.table import HardwareTable, hardware_table, recorded_on
 from sim_core.metrics import HOST_BYTES, MEMORY, METRICS, PEAK_BYTES, STATE_BYTES, STEP_TIME
 from sim_core.planning.building import check_plans, plans as plans_of
-from sim_core.planning.columns import BALANCED_COST, EVENT, SIMAI, Plans, plan_at, slice_plans
+from sim_core.planning.columns import BALANCED_COST, EVENT, SIMAI, Plan, Plans, plan_at, slice_plans
 from sim_core.planning.legality import EXPLANATIONS, REASON, REASONS, check, offloads, refuse
 from sim_core.simai.model import SIMAI_PARTS, bus_tables, simai_one, simai_rows
 from sim_core.step.scratch import Scratch
@@ -248,6 +248,11 @@ class Ran(NamedTuple):
     order: Ints  # of blocks
     events: Floats  # [events, RECORDED] what the engine did, in its order
     metrics: Floats  # [METRICS]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as scalars."""
+        return plan_at(self.plans, 0)
 
 
 def run_alone(workload: Workload, hardware: HardwareTable, plans: Plans, row: int = 0) -> Ran:

@@ -135,8 +135,7 @@ def model_state_bytes(workload: Workload, plans: Plans) -> Floats:
         of_tp = 1.0 if shares.whole_experts else by_tp
         of_stage = base.pp * stage[:, 1] / (workload.layers - base.pp * arrays.dense_layers)
         experts = of_experts * of_stage / of_tp * (routed + shares.shared)
-        total: Floats = parameters * widths[0] + experts * widths[1]
-        return total
+        return parameters * widths[0] + experts * widths[1]
 
     number = 2 if arrays.dense_layers else 1
     of_stages = [state(of[:, k], at) for k in range(number) for of, at in ((most, 0.0), (at_end, at_ends))]

@@ -178,8 +178,7 @@ def _of_mask(columns: Floats, mask: Ints) -> Floats:
 
 def pipelines_over_nodes(hardware: HardwareTable, plans: Plans) -> Bools:
     """Whether a plan has a pipeline on more than one node, [n]."""
-    over: Bools = (plans.pp > 1) & (plans.all_gpus > hardware.columns.gpus_per_node[plans.hardware])
-    return over
+    return (plans.pp > 1) & (plans.all_gpus > hardware.columns.gpus_per_node[plans.hardware])
 
 
 def _host_s(one: Pass) -> tuple[list[Floats], list[Floats]]:

@@ -67,8 +67,7 @@ def without_precision(hardware: HardwareTable, plans: Plans) -> Bools:
     if not plans.precision.any():
         return np.zeros(len(plans.tp), bool)
     lacking = np.array([[not has_precision(device, own.linear) for own in ON_DEVICES] for device in hardware.variants])
-    without: Bools = lacking[plans.hardware, plans.precision] & (plans.precision > 0)
-    return without
+    return lacking[plans.hardware, plans.precision] & (plans.precision > 0)
 
 
 def placed_by_cost(workload: Workload, hardware: HardwareTable, plans: Plans) -> Plans:

@@ -167,8 +167,7 @@ def shared_out(cost: Ints, number: Ints, ranks: int) -> Ints:
 
 def _begun(load: Ints, each: int, level: int) -> Ints:
     """How many of size `each` on top of the load of each rank begin below a level."""
-    begun: Ints = np.maximum(-((load - level) // each), 0)
-    return begun
+    return np.maximum(-((load - level) // each), 0)
 
 
 def further_bytes(workload: Workload, modelled: Modelled, plans: Plans, split: Split, rows: Ints) -> tuple[Ints, Floats]:

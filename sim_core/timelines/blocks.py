@@ -42,7 +42,7 @@ from sim_core.engine.program import DOWN, UP, WEIGHT
 from sim_core.engine.schedules import PLACEMENT, SPLITS
 from sim_core.hardware.table import HardwareTable
 from sim_core.metrics import BACKWARD_S, CP_EXPOSED, EP_EXPOSED, FORWARD_S, LAUNCH_S, PARTS, RECOMPUTE_S, TP_EXPOSED
-from sim_core.planning.columns import BLOCK, FILE, NONE, Plan, plan_at
+from sim_core.planning.columns import BLOCK, FILE, NONE, Plan
 from sim_core.planning.split import count_layers
 from sim_core.simulator import Ran
 from sim_core.step.sharing import owner_of
@@ -93,7 +93,7 @@ class Timed(NamedTuple):
 
 def timed(ran: Ran) -> Timed:
     """The blocks of a plan after its run."""
-    plan = plan_at(ran.plans, 0)
+    plan = ran.plan
     codes = ran.order[: plan.pp * row_of(plan.schedule, plan.vpp, plan.ga)]
     stage = np.repeat(np.arange(plan.pp), len(codes) // plan.pp)[codes >= 0]
     codes = codes[codes >= 0]
@@ -133,7 +133,7 @@ def timed(ran: Ran) -> Timed:
 
 def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     """Spans of all blocks."""
-    plan = plan_at(ran.plans, 0)
+    plan = ran.plan
     forward, backward, weight = _cells(ran, hardware, plan)
     longer = ran.scratch.longer
     cell = blocks.stage * chunks_of(plan.schedule, plan.vpp) + blocks.chunk
@@ -147,7 +147,7 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
         of_part = (blocks.part == part) & (blocks.backward == 1)
         parts[of_part], kind[of_part] = seconds[cell[of_part]], name
     # what blocks that share NICs with pipeline messages are longer by
-    owner = part_of_owner(ran, plan)
+    owner = part_of_owner(ran)
     parts[:, DP_PART] += blocks.longer_s
     parts[:, owner] += blocks.crowded_s
     rows = np.flatnonzero(second)
@@ -176,9 +176,9 @@ def block_spans(ran: Ran, hardware: HardwareTable, blocks: Timed) -> Spans:
     )
 
 
-def part_of_owner(ran: Ran, plan: Plan) -> int:
+def part_of_owner(ran: Ran) -> int:
     """The part that has what sharing NICs makes longer."""
-    return PART_OF.get(owner_of(plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
+    return PART_OF.get(owner_of(ran.plan, ran.tables.groups, int(ran.tables.groups.key[0])) + EXPOSED, DP_PART)
 
 
 def _cells(ran: Ran, hardware: HardwareTable, plan: Plan) -> tuple[Floats, Floats, Floats]:

@@ -12,7 +12,7 @@ from sim_core.engine.codes import WEIGHTS, chunks_of
 from sim_core.engine.program import DOWN, UP, WEIGHT, Program, Times
 from sim_core.engine.schedules import BOTH_WAYS, PLACEMENT, SPLITS
 from sim_core.metrics import STEP_TIME
-from sim_core.planning.columns import Plan, plan_at
+from sim_core.planning.columns import Plan
 from sim_core.simulator import Ran
 from sim_core.step.gradients import shared_s
 from sim_core.step.scratch import Layers
@@ -40,7 +40,7 @@ def gradient_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     The stream takes buckets of all kinds as they become ready, (j + 1) / n through the last backward of their layers.
     Gradients of an operator table, and the sum over the two copies of DualPipe, are not told apart.
     """
-    plan = plan_at(ran.plans, 0)
+    plan = ran.plan
     if ran.workload.arrays.layered_gradients:
         return []
     drawn = []
@@ -100,7 +100,7 @@ def _buckets_of(ran: Ran, plan: Plan, blocks: Timed, stage: int) -> Floats:
 
 def parameter_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     """Parameters of each virtual stage that are gathered once a step, behind the first forwards."""
-    plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
+    plan, tables, scratch = ran.plan, ran.tables, ran.scratch
     if plan.overlap_param == 0:
         return []
     early_s, step_s = scratch.once.early_s, float(ran.metrics[STEP_TIME])
@@ -125,7 +125,7 @@ def parameter_spans(ran: Ran, blocks: Timed) -> list[Spans]:
 
 def layer_spans(ran: Ran, blocks: Timed) -> list[Spans]:
     """Gathers of parameters and scatters of gradients of sharded layers, in every block."""
-    plan, tables, scratch = plan_at(ran.plans, 0), ran.tables, ran.scratch
+    plan, tables, scratch = ran.plan, ran.tables, ran.scratch
     if PLACEMENT[plan.schedule] == BOTH_WAYS or SPLITS[plan.schedule]:
         return []
     drawn = []

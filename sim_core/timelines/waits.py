@@ -8,7 +8,7 @@ from sim_core.engine.codes import chunks_of, virtual_of
 from sim_core.engine.lanes import END_S, MESSAGE_S, STAGE
 from sim_core.engine.schedules import BOTH_WAYS, DEEPSPEED, LOOP, PLACEMENT, SPLITS, V
 from sim_core.metrics import PARTS, STEP_TIME
-from sim_core.planning.columns import Plan, plan_at
+from sim_core.planning.columns import Plan
 from sim_core.simulator import Ran
 from sim_core.terms import EMBEDDING
 from sim_core.timelines.blocks import Timed, part_of_owner
@@ -48,7 +48,7 @@ def wait_spans(ran: Ran, blocks: Timed) -> tuple[list[Spans], Floats]:
 
     With post-validation no step but the first waits for that.
     """
-    plan = plan_at(ran.plans, 0)
+    plan = ran.plan
     rows = np.flatnonzero(~blocks.second)  # of each pair, or the only one
     stage = blocks.stage[rows]
     start_s, end_s, ready_s, message_s, queued_s = (
@@ -124,7 +124,7 @@ def _senders(plan: Plan) -> Ints:
 
 def arrows_between(ran: Ran, drawn: Spans) -> Ints:
     """Rows of the blocks of which one sends to the other, on another stage, [n, 2]."""
-    plan = plan_at(ran.plans, 0)
+    plan = ran.plan
     chunks, sender_of = chunks_of(plan.schedule, plan.vpp), _senders(plan)
     rows = np.flatnonzero(np.isin(drawn.kind, (FORWARD, BACKWARD, INPUT_GRADIENT)))
     way, micro_batch = (drawn.kind[rows] != FORWARD).astype(int), drawn.micro_batch[rows]
@@ -164,7 +164,7 @@ def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
 
     With post-validation a stage goes on at once; it waits for the slowest one only once a step.
     """
-    plan, scratch = plan_at(ran.plans, 0), ran.scratch
+    plan, scratch = ran.plan, ran.scratch
     stage = np.arange(plan.pp)
     step_s = float(ran.metrics[STEP_TIME])
     free_s, reduced_s, full_s = (
@@ -173,7 +173,7 @@ def after_spans(ran: Ran, first_s: Floats) -> list[Spans]:
     barrier_s = reduced_s if plan.post_validation == 1 else np.full(plan.pp, reduced_s.max())
     after = [
         _waits(stage, GRADIENT_WAIT, DP_PART, free_s, reduced_s - full_s),
-        _waits(stage, CONTENTION, part_of_owner(ran, plan), reduced_s - full_s, reduced_s)._replace(shared_s=full_s),
+        _waits(stage, CONTENTION, part_of_owner(ran), reduced_s - full_s, reduced_s)._replace(shared_s=full_s),
         _waits(stage, STAGE_WAIT, BUBBLE_PART, reduced_s, barrier_s),
     ]
     now_s = barrier_s

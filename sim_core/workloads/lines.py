@@ -16,7 +16,13 @@ def text_lines(path: str, data: bytes | None, *, expected: str, may_be_cut: bool
     character is skipped. Raises FormatError, OSError.
     """
     data = (read_input(path) if data is None else data).removeprefix(codecs.BOM_UTF8)
-    text = _decoded(path, data, may_be_cut)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if not may_be_cut or error.reason != "unexpected end of data":
+            line = data[: error.start].count(b"\n") + 1
+            raise FormatError(path, line, "not text", f"byte 0x{data[error.start]:02x}", "UTF-8") from None
+        text = data[: error.start].decode("utf-8")
     if len(data.translate(None, _CONTROL)) != len(data):
         line, byte = next((n, b) for n, raw in enumerate(data.split(b"\n"), 1) for b in raw if b in _CONTROL)
         raise FormatError(path, line, "control character", shown(chr(byte)), "text")
@@ -26,16 +32,6 @@ def text_lines(path: str, data: bytes | None, *, expected: str, may_be_cut: bool
     if not lines:
         raise FormatError(path, 1, "the file is empty", expected=expected)
     return lines
-
-
-def _decoded(path: str, data: bytes, may_be_cut: bool) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if may_be_cut and error.reason == "unexpected end of data":
-            return data[: error.start].decode("utf-8")
-        line = data[: error.start].count(b"\n") + 1
-        raise FormatError(path, line, "not text", f"byte 0x{data[error.start]:02x}", "UTF-8") from None
 
 
 class Warnings:

@@ -35,8 +35,13 @@ Read = tuple[Workload, Words]
 
 def read_workload(path: str, facts: Facts | None = None) -> Read:
     """The workload in the file(s) at `path`, and warnings about it. Raises SimError, OSError."""
-    facts = facts or Facts()
-    return _format(path, facts).read(path, facts)
+    facts, kind = facts or Facts(), kind_of(path)
+    found = next(each for each in FORMATS if each.kind == kind)
+    for name in FACTS:
+        if getattr(facts, name) is not None and name not in found.takes:
+            kinds = ", ".join(other.kind for other in FORMATS if name in other.takes)
+            raise SpecError(f"workload.{name}: the file is of kind {kind}; this key is for {kinds}")
+    return found.read(path, facts)
 
 
 def kind_of(path: str) -> str:
@@ -111,17 +116,6 @@ FORMATS = (
         ("micro_batch", "layers"),
     ),
 )  # fmt: skip
-
-
-def _format(path: str, facts: Facts) -> Format:
-    """The format of a file. Raises SpecError for facts that it does not take, OSError."""
-    kind = kind_of(path)
-    found = next(each for each in FORMATS if each.kind == kind)
-    for name in FACTS:
-        if getattr(facts, name) is not None and name not in found.takes:
-            kinds = ", ".join(other.kind for other in FORMATS if name in other.takes)
-            raise SpecError(f"workload.{name}: the file is of kind {kind}; this key is for {kinds}")
-    return found
 
 
 def read_traces(path: str, facts: Facts | None = None) -> Job:

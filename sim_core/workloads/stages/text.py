@@ -67,7 +67,7 @@ def looks_like_stages(head: str) -> bool:
 def read_stage_text(path: str, data: bytes | None = None) -> StageDurations:
     """Parse the file at `path` (or `data`, with `path` for messages), plain or gzip. Raises FormatError, OSError."""
     fault = partial(FormatError, path, 1)
-    document = _document(path, read_input(path) if data is None else data)
+    document = _document(path, read_input(path) if data is None else data, fault)
     if STATED in document:
         return _stated(path, document[STATED], fault)
     ranks = _ranks(document, fault)
@@ -198,9 +198,8 @@ def _chunks(key: str, value: object, fault: Fault) -> Floats:
     return np.array(rows, float) * 1e-3
 
 
-def _document(path: str, data: bytes) -> Document:
+def _document(path: str, data: bytes, fault: Fault) -> Document:
     """The JSON of a file. Raises FormatError."""
-    fault = partial(FormatError, path, 1)
     if data[:2] == GZIP:
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, LARGEST_FILE + 1)
