@@ -19,7 +19,7 @@ from sim_core import (
     read_stack,
     stack_yaml,
 )
-from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.arguments import HELP, CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
 from sweep.calibration.nccl_text import read_nccl
@@ -43,7 +43,6 @@ from sweep.outputs import write_file
 from sweep.runs.table import read_table, runs_text
 from sweep.spec.stacks import STACK
 
-HELP = {"help_option_names": ["-h", "--help"]}
 SCRIPT = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"
 EXIT_BOUND = 5
 DEVICE = "H100-SXM"
