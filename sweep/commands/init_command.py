@@ -293,7 +293,7 @@ def _with_numbers(text: str, device: str) -> str:
     stated = parse_yaml(line[0], "hardware")[0]["hardware"]
     own = stated if isinstance(stated, dict) else {"preset": stated}
     return text.replace(
-        line[0], shown_line("hardware", {**own, **near[1]}, "the nearest, with the numbers of its data sheet"), 1
+        line[0], shown_line("hardware", {**own, **near[1]}, "the nearest, with the numbers of its data sheet", 0), 1
     )
 
 
