@@ -96,8 +96,7 @@ def nccl(
     names = ", ".join(sorted({path.name for path in logs}))
     fitted = fit(hardware, [each for each in placings if isinstance(each, Placed)], f"fitted to nccl-tests: {names[:200]}")
     _write(fitted.hardware, output, links_lines(fitted))
-    bound = [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]
-    if bound:
+    if bound := [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]:
         sys.stderr.write(
             f"at its bound: {', '.join(bound)}: the GPUs, NICs or NVLink are not those of {hardware.name}: "
             "say --gpus-per-node, --nics\n"

@@ -46,8 +46,7 @@ def flags_text(plan: Launched) -> str:
 def _accepted(plan: Launched) -> dict[str, Words]:
     """The flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = megatron.flags_of_plan(plan)
-    broken = megatron.refused(flags, plan["all_gpus"])
-    if broken:
+    if broken := megatron.refused(flags, plan["all_gpus"]):
         raise SpecError(f"plan {plan.number}: Megatron-LM refuses it: {'; '.join(broken)}")
     return flags
 

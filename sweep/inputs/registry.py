@@ -116,8 +116,7 @@ def _late_log(path: Path, passed: int) -> Reader | None:
             return None
         if seen > passed and any(key in raw for key in keys):
             line = plain(raw)
-            row = next((row for row in ROWS if row.kind == LOG and row.recognise(line)), None)
-            if row is not None:
+            if row := next((row for row in ROWS if row.kind == LOG and row.recognise(line)), None):
                 return row
     return None
 

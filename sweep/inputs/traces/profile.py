@@ -164,8 +164,7 @@ def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
     """The rank that the file states, else the one in its name."""
     if place.rank is not None:
         return place.rank
-    match = _RANK_IN_NAME.search(Path(events.name).name)
-    if match:
+    if match := _RANK_IN_NAME.search(Path(events.name).name):
         warnings.append(f"{events.name}: no rank in it; {match[1]} is taken from its name")
         return int(match[1])
     warnings.append(f"{events.name}: no rank in it (distributedInfo), nor in its name")
