@@ -22,7 +22,7 @@ from sweep.exporting.meant import plan_number
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
-from sweep.options import OptionError, of_keys, readable, wrong
+from sweep.options import OptionError, of_key, readable, wrong
 from sweep.outputs import write_file
 from sweep.reopening import BEST, prepared_spec, reopened
 from sweep.spec.spec import load_spec
@@ -67,7 +67,7 @@ def whatif_command(
     readable("--nic", lambda text: quantity(text, "B/s"), nic)
     opened = reopened(result_at(directory), there("--spec", spec))
     question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
-    with of_keys({"budget.tokens": "--tokens"}):
+    with of_key("budget.tokens", "--tokens"):
         answer = what_if(opened, plan_number(opened, plan), question)
     sections = [section_of(answer), Section(notes=opened.notes)]
     tell(values_of(sections), sections, as_json)
