@@ -73,11 +73,10 @@ def megatron_text(plan: Launched) -> str:
         "initialisation.",
         *(f"# Without a flag: {line}" for line in not_said(plan)),
     ]
-    fsdp, grouped = choices.MEGATRON_FSDP.flag in flags, plan["tp"] > 1 or plan["cp"] > 1
-    if grouped and not fsdp:
-        lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
-    elif fsdp:
+    if choices.MEGATRON_FSDP.flag in flags:
         lines += ["# Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset CUDA_DEVICE_MAX_CONNECTIONS"]
+    elif plan["tp"] > 1 or plan["cp"] > 1:
+        lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
     return "\n".join([*lines, f"{ARRAY}=(", *(f"    {row}" for row in _rows(flags)), ")", ""])
 
 

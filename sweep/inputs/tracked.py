@@ -49,8 +49,13 @@ def read_run(path: Path) -> tuple[Fields, Iterable[list[bytes]]] | None:
         if not SIGN.search(head_of(path).decode(errors="replace")):
             return None
         rows = _history(path)
-    elif (folder / METRICS).is_dir():
-        settings, rows = _parameters(folder / "params"), _metrics(folder / METRICS)
+    elif (metrics := folder / METRICS).is_dir():
+        settings = _parameters(folder / "params")
+        rows = [  # for each line of MLflow's metrics: timestamp, value, step
+            {STEPS[-1]: step, file.relative_to(metrics).as_posix(): value}
+            for file in sorted(filter(Path.is_file, metrics.rglob("*")))
+            for value, step in re.findall(r"^\S+ (\S+) (\d+)$", read_input(file).decode(errors="replace"), re.MULTILINE)
+        ]
     else:
         rows, printed = _history(folder / SUMMARY), [file for name in PRINTED for file in folder.glob(name)]
         for place in folder.glob("config.yaml"):
@@ -106,15 +111,6 @@ def _history(path: Path) -> list[Values]:
     except (ValueError, RecursionError):
         found = [parse_json(text, str(path))[0]]
     return [row for each in found for row in (each if isinstance(each, list) else [each]) if isinstance(row, dict)]
-
-
-def _metrics(folder: Path) -> list[Values]:
-    """A row for each line of MLflow's metrics, `timestamp value step`."""
-    return [
-        {STEPS[-1]: step, file.relative_to(folder).as_posix(): value}
-        for file in sorted(filter(Path.is_file, folder.rglob("*")))
-        for value, step in re.findall(r"^\S+ (\S+) (\d+)$", read_input(file).decode(errors="replace"), re.MULTILINE)
-    ]
 
 
 def _parameters(folder: Path) -> Fields:

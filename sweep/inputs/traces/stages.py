@@ -39,7 +39,6 @@ class _Block(NamedTuple):
 class _Stage(NamedTuple):
     """What a rank tells of its stage."""
 
-    rank: int
     pipeline: tuple[int, ...]  # ranks of its pipeline; empty where the file does not tell
     blocks: list[_Block]
     period_s: float | None
@@ -58,7 +57,7 @@ def stages_of_profiles(paths: Sequence[str], step_name: str | None = None) -> St
             if number in found:
                 raise SpecError(f"{path}: found rank {number} twice")
             of_pp = next((group.ranks for group in rank.place.groups if group.role == "pp"), ())
-            found[number] = _Stage(number, of_pp, blocks, rank.period_s)
+            found[number] = _Stage(of_pp, blocks, rank.period_s)
     pipeline, notes = _pipeline(paths[0], found)
     steps = sorted(set.intersection(*({block.step for block in stage.blocks} for stage in pipeline)))
     ranks = {number: {step: _times(stage.blocks, step) for step in steps} for number, stage in enumerate(pipeline)}
