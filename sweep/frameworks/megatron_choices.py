@@ -67,7 +67,7 @@ FLEX_BACKEND = Choice(
     "moe_flex_dispatcher_backend", field="dispatcher",
     write=lambda plan: "deepep" if has_experts(plan) and plan["dispatcher"] == "flex" else None,
 )  # fmt: skip
-DEEPEP = Choice("moe_enable_deepep", OF_SWITCH)
+DEEPEP: Choice = Choice("moe_enable_deepep", OF_SWITCH)
 OVERLAP_EP: Choice = Choice(
     "overlap_moe_expert_parallel_comm", OF_SWITCH, "overlap_ep", read=lambda dump: OVERLAP_EP.on(dump) or None,
     write=lambda plan: bool(plan["overlap_ep"]) and plan["ep"] > 1, refuses=_refuses_overlap_ep,

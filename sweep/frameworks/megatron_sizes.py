@@ -220,7 +220,7 @@ LOSS_COUNTS = Size("account_for_loss_in_pipeline_split", OF_SWITCH, "layer_split
 """Switches that count the embedding and the loss as a layer each."""
 VPP = Size("virtual_pipeline_model_parallel_size", OF_NUMBER, "vpp", leaves_open=True, read=virtual_stages)
 LAYERS_EACH = Size("num_layers_per_virtual_pipeline_stage", OF_NUMBER, "vpp", leaves_open=True)
-STAGES_OF_RANK = Size(
+STAGES_OF_RANK: Size = Size(
     "num_virtual_stages_per_pipeline_rank", OF_NUMBER, "vpp", leaves_open=True,
     write=lambda plan: plan["vpp"] if plan["vpp"] > 1 and len({*stages_of(plan)}) == 1 and not _is_cut(plan) else None,
 )  # fmt: skip
