@@ -205,16 +205,9 @@ class Result:
         write_file(Path(path), report_page(content_of(self.folder, None if measured is None else Path(measured))))
         return Path(path)
 
-    def tuner(
-        self,
-        *,
-        by: str | None = None,
-        where: str | None = None,
-        file: Path | str | None = None,
-    ) -> Tuner:
+    def tuner(self, *, by: str | None = None, where: str | None = None, file: Path | str | None = None) -> Tuner:
         """What `sweep tune` asks and tells. `file`: of the runs."""
-        own = None if file is None else Path(file)
-        return Tuner(self.folder, by=by, where=where, file=own, spec=self.spec)
+        return Tuner(self.folder, by=by, where=where, file=None if file is None else Path(file), spec=self.spec)
 
     @cached_property
     def _opened(self) -> Reopened:
@@ -242,8 +235,9 @@ def load(path: Location, *, spec: Path | str | None = None) -> Result:
     What commands note of it, such as plans that are missing, is a warning. Raises SpecError if there is none.
     """
     folder = folder_at(path)
-    Store(directory=folder).made_from()
-    for doubt in Store(directory=folder).doubts():
+    store = Store(directory=folder)
+    store.made_from()
+    for doubt in store.doubts():
         warnings.warn(doubt, stacklevel=2)
     return Result(folder=folder, spec=None if spec is None else Path(spec))
 

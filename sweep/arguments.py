@@ -39,6 +39,7 @@ _SET = {
     "--stack": "workload.stack",
 }  # fmt: skip
 """Keys of a spec that other commands have as options."""
+HELP = {"help_option_names": ["-h", "--help"]}
 _NUMBERS = {int: "a whole number", float: "a number"}
 
 

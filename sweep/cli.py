@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.arguments import HELP, CheckedCommand, CheckedGroup
 from sweep.exits import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_OPTION, in_words
 from sweep.log import LOG, log_lines
 
@@ -59,7 +59,6 @@ _TOGETHER = {
     "presets": ("hardware", "stack", "model", "schema"),
 }
 """Modules of several commands; any other command has one of its own."""
-HELP = {"help_option_names": ["-h", "--help"]}
 _THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -156,17 +155,6 @@ def main() -> None:
         raise
 
 
-def _explained(error: Any) -> Any:
-    """The error of a workload's reader, or a better one: that the file is of another kind."""
-    from sweep.spec.workloads import Unread
-
-    if not isinstance(error, Unread):
-        return error
-    from sweep.inputs.registry import explained
-
-    return explained(error.path, error)
-
-
 def _of_a_result(error: Exception) -> str | None:
     """What to say of an error that is none of ours: a result that the command line names holds what no sweep writes there.
 
@@ -207,6 +195,11 @@ def run() -> None:
                 raise
             sys.stderr.write(told + "\n")
             raise SystemExit(EXIT_INPUT) from None
-        error = _explained(error)
+        from sweep.spec.workloads import Unread
+
+        if isinstance(error, Unread):
+            from sweep.inputs.registry import explained
+
+            error = explained(error.path, error)  # the file may be of another kind
         LOG.error("error: %s", error)
         raise SystemExit(EXIT_OPTION if isinstance(error, OptionError) else EXIT_INPUT) from None

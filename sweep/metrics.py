@@ -49,10 +49,11 @@ class Metrics:
             self.gauges[f"sweep_{name}"] = Gauge(f"sweep_{name}", text, ["sweep"], registry=self.registry)
         try:
             before = self.file.read_text() if self.file.exists() else ""
-            for sample in (sample for family in text_string_to_metric_families(before) for sample in family.samples):
-                gauge = self.gauges[sample.name]
-                if sample.name.endswith(_SUCCESS):
-                    gauge.labels(sample.labels["sweep"]).set(sample.value)
+            for family in text_string_to_metric_families(before):
+                for sample in family.samples:
+                    gauge = self.gauges[sample.name]
+                    if sample.name.endswith(_SUCCESS):
+                        gauge.labels(sample.labels["sweep"]).set(sample.value)
         except (KeyError, ValueError):
             raise wrong("--metrics", str(self.file), "a file of metrics of ours; it holds something else") from None
         self.tell(self.name, {})

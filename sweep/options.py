@@ -1,6 +1,6 @@
 """An option of a command that cannot be: one line with the option, what was found and what was expected, and exit code 2."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sim_core import SpecError, named
@@ -37,13 +37,12 @@ def readable(option: str, read: Callable[[str], object], value: str | None) -> N
 
 
 @contextmanager
-def of_keys(options: Mapping[str, str]) -> Iterator[None]:
-    """Let an error about a key of a spec name the option that has set it, `options` by key. Raises OptionError."""
+def of_key(key: str, option: str) -> Iterator[None]:
+    """Let an error about a key of a spec name the option that has set it. Raises OptionError."""
     try:
         yield
     except SpecError as error:
-        for key, option in options.items():
-            _, found, rest = str(error).partition(f"{key}: ")
-            if found:
-                raise OptionError(f"{option}: {rest}") from None
+        _, found, rest = str(error).partition(f"{key}: ")
+        if found:
+            raise OptionError(f"{option}: {rest}") from None
         raise

@@ -46,8 +46,8 @@ def row_code(entry: str = WORKER) -> Code:
     return {part: own[part] for part in ("sim_core", *sources_of(entry), "python", *PACKAGES)}
 
 
-def sources_of(entry: str, root: Path = ROOT) -> list[str]:
-    """Paths of the modules that `entry` imports, directly or not, by the text of the sources in `root`.
+def sources_of(entry: str) -> list[str]:
+    """Paths of the modules that `entry` imports, directly or not, by the text of their sources.
 
     What `sweep/__init__.py` names for users is imported when they ask for it: no worker does.
     """
@@ -56,11 +56,11 @@ def sources_of(entry: str, root: Path = ROOT) -> list[str]:
         module = waiting.pop()
         if module in known:
             continue
-        path = root.parent / module.replace(".", "/")
+        path = ROOT.parent / module.replace(".", "/")
         path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if not path.exists():  # a name that its module defines
             continue
-        known[module] = path.relative_to(root.parent).as_posix()
+        known[module] = path.relative_to(ROOT.parent).as_posix()
         waiting.append(module.rpartition(".")[0])
         for package, names in _IMPORTED.findall(path.read_text(encoding="utf-8")):
             waiting += [package, *(f"{package}.{name}" for name in re.findall(r"\w+", names))]

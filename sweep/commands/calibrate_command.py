@@ -19,7 +19,7 @@ from sim_core import (
     read_stack,
     stack_yaml,
 )
-from sweep.arguments import CheckedCommand, CheckedGroup
+from sweep.arguments import HELP, CheckedCommand, CheckedGroup
 from sweep.calibration.kernels import fit_kernels, read_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
 from sweep.calibration.nccl_text import read_nccl
@@ -43,7 +43,6 @@ from sweep.outputs import write_file
 from sweep.runs.table import read_table, runs_text
 from sweep.spec.stacks import STACK
 
-HELP = {"help_option_names": ["-h", "--help"]}
 SCRIPT = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"
 EXIT_BOUND = 5
 DEVICE = "H100-SXM"
@@ -97,8 +96,7 @@ def nccl(
     names = ", ".join(sorted({path.name for path in logs}))
     fitted = fit(hardware, [each for each in placings if isinstance(each, Placed)], f"fitted to nccl-tests: {names[:200]}")
     _write(fitted.hardware, output, links_lines(fitted))
-    bound = [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]
-    if bound:
+    if bound := [number.key for number in fitted.numbers if number.left.startswith(AT_BOUND)]:
         sys.stderr.write(
             f"at its bound: {', '.join(bound)}: the GPUs, NICs or NVLink are not those of {hardware.name}: "
             "say --gpus-per-node, --nics\n"

@@ -8,11 +8,9 @@ from sim_core import model_names, preset_names, read_hardware, read_model, read_
 from sim_core.limits import LARGEST
 from sweep.answers.fitting import fit, fit_sections
 from sweep.answers.section import values_of
-from sweep.commands.shared import AsJson, Tokens, write_json
+from sweep.commands.shared import AsJson, Tokens, tell
 from sweep.exits import EXIT_FAILED_PLANS
 from sweep.options import readable
-from sweep.show.sections import print_sections
-from sweep.show.terminal import own_console
 
 
 def fit_command(
@@ -37,9 +35,6 @@ def fit_command(
         workload["stack"] = stack
     found = fit(workload, hardware, gpus, sets or [])
     sections = list(fit_sections(found))
-    if as_json:
-        write_json(values_of(sections))
-    else:
-        print_sections(sections, own_console())
+    tell(values_of(sections), sections, as_json)
     if found.row["status"] != "ok":
         raise Exit(EXIT_FAILED_PLANS)

@@ -15,7 +15,6 @@ from sim_core import (
     Model,
     SimError,
     SpecError,
-    model_document,
     model_names,
     nearest,
     plural,
@@ -33,6 +32,7 @@ from sweep.evaluation.one_plan import checked_plan
 from sweep.evaluation.preparation import Prepared
 from sweep.frameworks.stacks import nearest_stack
 from sweep.inputs.job import OF_MODEL, job_of, told_job
+from sweep.inputs.launch.keys import numbers_of
 from sweep.inputs.registry import explained
 from sweep.inputs.told import Job
 from sweep.options import readable
@@ -148,7 +148,10 @@ def written(
     given = {name: value for name, value in (("sequence", sequence), ("micro_batch", micro_batch)) if value is not None}
     given = dict(map(_given, sets or ())) | given
     measured: Fields = {name: given.pop(name) for name in MEASURED if name in given and Path(workload).exists()}
-    job = _job(workload, given, gpus, model) if Path(workload).exists() else None
+    job = None
+    if Path(workload).exists():
+        numbers = None if model is None else numbers_of(read_model(model))
+        job = job_of(workload, given=given | ({"all_gpus": gpus} if gpus else {}), model=numbers)
     if job is None:
         _only_batch(workload, given | measured, model)
     name = starter_name(workload) if job is None else job.name
@@ -205,14 +208,6 @@ def _said(job: Job, given: Fields, spec: SweepSpec, prepared: Prepared) -> Itera
     if memory:
         told = f"; measured {short(job.peak_memory_gib * 2**30, 'B')} ({job.memory_kind})" if job.peak_memory_gib else ""
         yield f"memory of the job's own plan, simulated: {memory}{told}"
-
-
-def _job(path: str, given: Fields, gpus: int | None, model: str | None) -> Job | None:
-    """The job of a log or launch file, on `gpus` GPUs and with another model where they are given."""
-    numbers = None if model is None else model_document(read_model(model))
-    if numbers is not None:
-        numbers = {key: value for key, value in numbers.items() if key not in ("name", "source")}
-    return job_of(path, given=given | ({"all_gpus": gpus} if gpus else {}), model=numbers)
 
 
 def _only_batch(source: str, given: Fields, model: str | None) -> None:
@@ -298,7 +293,7 @@ def _with_numbers(text: str, device: str) -> str:
     stated = parse_yaml(line[0], "hardware")[0]["hardware"]
     own = stated if isinstance(stated, dict) else {"preset": stated}
     return text.replace(
-        line[0], shown_line("hardware", {**own, **near[1]}, "the nearest, with the numbers of its data sheet"), 1
+        line[0], shown_line("hardware", {**own, **near[1]}, "the nearest, with the numbers of its data sheet", 0), 1
     )
 
 

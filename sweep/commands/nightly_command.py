@@ -50,10 +50,8 @@ def nightly_command(
 
         @contextmanager
         def executor(writer: str, out: Folder) -> Iterator[Executor]:
-            with (
-                opened(Kind(asked.executor), asked.workers, LIMIT_S, writer, out) as running,
-                sigterm_raises(),
-            ):  # after Ray's own
+            made = opened(Kind(asked.executor), asked.workers, LIMIT_S, writer, out)
+            with made as running, sigterm_raises():  # after Ray's own
                 yield running
 
         try:

@@ -1,22 +1,20 @@
 """`sweep explain`, `sweep whatif`, `sweep export`: one plan: why it is so, what a change gives, and how to launch it."""
 
 import json
-import sys
-from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from sim_core import SIMAI, SpecError, model_document, one_line, preset_names, quantity, read_hardware
+from sim_core import SIMAI, SpecError, model_document, preset_names, quantity, read_hardware
 from sim_core.limits import LARGEST
 from sweep.answers.against import compared
 from sweep.answers.asked import explained
 from sweep.answers.explanation import explain
 from sweep.answers.section import Section, values_of
 from sweep.answers.whatif import Question, section_of, what_if
-from sweep.commands.shared import AsJson, check_output, result_at, takes, tell, there
+from sweep.commands.shared import AsJson, check_output, result_at, takes, tell, there, write_notes
 from sweep.evaluation.one_plan import export_notes, simai_text
 from sweep.exporting.keeping import with_flags, with_keys
 from sweep.exporting.launched import launched
@@ -24,7 +22,7 @@ from sweep.exporting.meant import plan_number
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
 from sweep.frameworks.plan import Launched
-from sweep.options import OptionError, of_keys, readable, wrong
+from sweep.options import OptionError, of_key, readable, wrong
 from sweep.outputs import write_file
 from sweep.reopening import BEST, prepared_spec, reopened
 from sweep.spec.spec import load_spec
@@ -69,7 +67,7 @@ def whatif_command(
     readable("--nic", lambda text: quantity(text, "B/s"), nic)
     opened = reopened(result_at(directory), there("--spec", spec))
     question = Question(gpus=gpus, nic=nic, device=device, sequence=sequence, tokens=tokens, price=price)
-    with of_keys({"budget.tokens": "--tokens"}):
+    with of_key("budget.tokens", "--tokens"):
         answer = what_if(opened, plan_number(opened, plan), question)
     sections = [section_of(answer), Section(notes=opened.notes)]
     tell(values_of(sections), sections, as_json)
@@ -110,13 +108,13 @@ def export_command(
         raise OptionError(f"--set: {source} is a folder of results, whose spec is what it is; give the spec instead")
     else:
         opened = reopened(result_at(source), there("--spec", spec))
-        _print_notes(opened.notes)
+        write_notes(opened.notes)
         prepared, loaded, base, number = opened.prepared, opened.spec, opened.base, plan_number(opened, plan, "--plan")
     if form is None:
         form = ExportForm.simai if prepared.sweep.workload.kind == SIMAI else ExportForm.megatron
     if form is ExportForm.simai:
         text = simai_text(prepared, loaded.workload, base, number)
-        _print_notes(export_notes(prepared, number, text))
+        write_notes(export_notes(prepared, number, text))
     else:
         text_of = {ExportForm.megatron: megatron_text, ExportForm.torchtitan: torchtitan_text, ExportForm.json: json_text}[form]
         text = text_of(launched(prepared.without_sample(), number))
@@ -126,10 +124,6 @@ def export_command(
             raise SpecError("--keep: expected --format megatron or torchtitan")
         text = keeping[form](text, keep)
     write_file(output, text)
-
-
-def _print_notes(notes: Iterable[str]) -> None:
-    sys.stderr.write("".join(f"note: {one_line(note)}\n" for note in notes))
 
 
 def json_text(plan: Launched) -> str:

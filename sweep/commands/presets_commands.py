@@ -61,7 +61,12 @@ def hardware_command(
         return
     screen = hardware_lines(devices[0]) if name else presets_screen(devices)
     if gemm is not None:
-        screen = gemm_screen(devices[0], _sizes(gemm))
+        sizes = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in gemm.split(",")]
+        if len(sizes) != 3 or not all(0 < size <= MOST for size in sizes):
+            raise OptionError(
+                f"--gemm: found {shown(gemm)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192"
+            )
+        screen = gemm_screen(devices[0], (sizes[0], sizes[1], sizes[2]))
     tell(_documents(devices, name), screen, as_json)
 
 
@@ -119,16 +124,6 @@ def _documents(records: Sequence[BaseModel], name: str | None) -> object:
     """All records as plain values, or the one that has a name."""
     documents = [record.model_dump(mode="json") for record in records]
     return documents[0] if name else documents
-
-
-def _sizes(option: str) -> tuple[int, int, int]:
-    """`M,N,K` as numbers."""
-    sizes = [int(size) if size.strip().isascii() and size.strip().isdigit() else 0 for size in option.split(",")]
-    if len(sizes) != 3 or not all(0 < size <= MOST for size in sizes):
-        raise OptionError(
-            f"--gemm: found {shown(option)}, expected three whole numbers from 1 to {MOST}, such as 8192,8192,8192"
-        )
-    return sizes[0], sizes[1], sizes[2]
 
 
 def _changed(model: Model, then: Model, sets: list[str]) -> Model:

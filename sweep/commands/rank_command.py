@@ -78,12 +78,11 @@ def rank_command(
     form = form_asked(Form, form, output, as_json)
     check_output(output)
     there("--measured", measured)
-    shaping: dict[str, object] = {"--columns": columns, "--pareto": pareto, "--all": every}
     turned = {"--descending/--ascending": descending is not None}
-    for_runs = shaping | {"--per": per, "--verbose": verbose, "--try-cost": try_cost} | turned
     if stable or measured:
+        shaping = {"--columns": columns, "--pareto": pareto, "--all": every, "--per": per, "--verbose": verbose}
         told = "only --measured, --by, --where, --top, --format and --output"
-        takes("--stable" if stable else f"--measured {measured}", for_runs, told)
+        takes("--stable" if stable else f"--measured {measured}", {**shaping, "--try-cost": try_cost, **turned}, told)
     elif pareto:
         takes("--pareto", turned | {"--by": by}, "no order: the front is in the order of its first column")
     groups, shown, front = groups_in(per), names_in("--columns", columns), names_in("--pareto", pareto)

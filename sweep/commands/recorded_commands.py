@@ -15,7 +15,7 @@ from sweep.inputs.registry import explained, is_trace
 from sweep.options import OptionError
 from sweep.outputs import write_file
 from sweep.reopening import reopened
-from sweep.results.folder import Folder, folder_at
+from sweep.results.folder import folder_at
 from sweep.results.store import Store
 from sweep.show.perfetto import chrome_trace, drawn_plan
 from sweep.show.terminal import own_console
@@ -67,7 +67,22 @@ def timeline_command(
     if folder is not None and Store(directory=folder).started_s() is not None:
         doubted(folder)
         takes("a folder of results", {"--step": step, "--set": sets}, "PLAN, --stages, --spec and --output")
-        _draw_plan(folder, plan, stages, spec, output, console)
+        if plan is None:
+            raise OptionError(
+                f"PLAN: found none, and {folder} holds results of a sweep: which plan? its number, as in `sweep rank`, or best"
+            )
+        opened = reopened(folder, there("--spec", spec))
+        number = plan_number(opened, plan)
+        drawn = drawn_plan(opened, number, lambda count: _stages(stages, count), output)
+        console.print(
+            f"{output}: plan {number}, step {short(drawn.step_time_s, 's')}, {drawn.spans:,} spans of {len(drawn.stages)} "
+            f"stages, {short(output.stat().st_size, 'B')}; open it in ui.perfetto.dev"
+        )
+        if drawn.off_s > 1e-9 * drawn.step_time_s:
+            off = short(drawn.off_s, "s")
+            console.print(f"warning: its parts are off by {off} from those of the result: please report this plan")
+        for note in opened.notes:
+            console.print(f"note: {note}")
         return
     takes(f"{source} (no result of a sweep)", {"PLAN": plan, "--stages": stages, "--spec": spec}, "--step and --set")
     job = _traces_at(source, sets, step)
@@ -87,25 +102,6 @@ def _traces_at(source: str, sets: list[str] | None, step: int | None) -> Job:
         return read_traces(source, facts)
     except SimError as error:
         raise explained(source, error) from None
-
-
-def _draw_plan(folder: Folder, plan: str | None, stages: str | None, spec: Path | None, output: Path, console: Console) -> None:
-    if plan is None:
-        raise OptionError(
-            f"PLAN: found none, and {folder} holds results of a sweep: which plan? its number, as in `sweep rank`, or best"
-        )
-    opened = reopened(folder, there("--spec", spec))
-    number = plan_number(opened, plan)
-    drawn = drawn_plan(opened, number, lambda count: _stages(stages, count), output)
-    console.print(
-        f"{output}: plan {number}, step {short(drawn.step_time_s, 's')}, {drawn.spans:,} spans of {len(drawn.stages)} stages, "
-        f"{short(output.stat().st_size, 'B')}; open it in ui.perfetto.dev"
-    )
-    if drawn.off_s > 1e-9 * drawn.step_time_s:
-        off = short(drawn.off_s, "s")
-        console.print(f"warning: its parts are off by {off} from those of the result: please report this plan")
-    for note in opened.notes:
-        console.print(f"note: {note}")
 
 
 def _stages(text: str | None, stages: int) -> list[int]:

@@ -93,10 +93,7 @@ def status_command(
     follow = watch or live is not None
     result = _followed(folder, live, as_json) if follow else standing(folder)
     if not as_json:
-        console = own_console()
-        for line in standing_lines(result):
-            console.print(line)
-        print_sections(reasons_of(result), console)
+        print_sections([*standing_lines(result), *reasons_of(result)], own_console())
     elif not follow:
         write_json(asdict(result))
     if follow:

@@ -229,8 +229,7 @@ def _spec_at(path: Path, sets: list[str] | None) -> SweepSpec:
         row = recognised(path)
         if row is None or "init" not in row.does or SPEC_SIGN.search(head_of(path).decode("utf-8", "replace")):
             raise
-        article = "an" if row.name[0] in "aeio" else "a"
-        raise SpecError(f"{path}: is {article} {row.name}, not a sweep; `sweep init {path}` writes one for it") from None
+        raise SpecError(f"{path}: is {row.with_article}, not a sweep; `sweep init {path}` writes one for it") from None
 
 
 def _introduced(
@@ -309,7 +308,7 @@ def _dry_run(
     seconds, size = (sample.seconds(left, at_once), sample.size(left, at_once)) if left else (0.0, 0.0)
     if as_json:
         data = {"plans": count, "left": left, "probed": sample.probed, "reasons": sample.reasons, "workers": at_once}
-        write_json(data | {"seconds": seconds, "bytes": size})
+        write_json({**data, "seconds": seconds, "bytes": size})
     free = ""
     if folder.local is not None:
         place = folder.local.absolute()

@@ -57,7 +57,7 @@ def result_at(directory: str | None, *, missing: bool = True) -> Folder:
 
 def doubted(folder: Folder, *, missing: bool = True) -> Folder:
     """The folder of a result; what is odd about it is said, `missing`: and how many plans are not there. Raises SpecError."""
-    sys.stderr.write("".join(f"note: {one_line(line)}\n" for line in Store(directory=folder).doubts(missing=missing)))
+    write_notes(Store(directory=folder).doubts(missing=missing))
     return folder
 
 
@@ -161,6 +161,11 @@ def tell(values: object, sections: Iterable[Section | str], as_json: bool) -> No
         write_json(values)
     else:
         print_sections(sections, own_console())
+
+
+def write_notes(notes: Iterable[str]) -> None:
+    """Write each note on a line of standard error."""
+    sys.stderr.write("".join(f"note: {one_line(note)}\n" for note in notes))
 
 
 def print_warnings(warnings: Sequence[str], console: Console) -> None:

@@ -46,8 +46,7 @@ def flags_text(plan: Launched) -> str:
 def _accepted(plan: Launched) -> dict[str, Words]:
     """The flags. Raises SpecError if Megatron-LM would refuse them."""
     flags = megatron.flags_of_plan(plan)
-    broken = megatron.refused(flags, plan["all_gpus"])
-    if broken:
+    if broken := megatron.refused(flags, plan["all_gpus"]):
         raise SpecError(f"plan {plan.number}: Megatron-LM refuses it: {'; '.join(broken)}")
     return flags
 
@@ -74,11 +73,10 @@ def megatron_text(plan: Launched) -> str:
         "initialisation.",
         *(f"# Without a flag: {line}" for line in not_said(plan)),
     ]
-    fsdp, grouped = choices.MEGATRON_FSDP.flag in flags, plan["tp"] > 1 or plan["cp"] > 1
-    if grouped and not fsdp:
-        lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
-    elif fsdp:
+    if choices.MEGATRON_FSDP.flag in flags:
         lines += ["# Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset CUDA_DEVICE_MAX_CONNECTIONS"]
+    elif plan["tp"] > 1 or plan["cp"] > 1:
+        lines += ["# needed before Blackwell for tp or cp > 1", "export CUDA_DEVICE_MAX_CONNECTIONS=1"]
     return "\n".join([*lines, f"{ARRAY}=(", *(f"    {row}" for row in _rows(flags)), ")", ""])
 
 

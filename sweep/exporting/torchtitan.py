@@ -58,7 +58,6 @@ def torchtitan_text(plan: Launched) -> str:
 
 
 def _accepted(plan: Launched) -> torchtitan.Sections:
-    broken = torchtitan.refused(plan)
-    if broken:
+    if broken := torchtitan.refused(plan):
         raise SpecError(f"plan {plan.number}: torchtitan refuses it: {'; '.join(broken)}")
     return torchtitan.sections_of(plan)

@@ -35,9 +35,8 @@ GA = Word("gradient_accumulation_steps", OF_NUMBER, "ga")
 ZERO_SECTION = Word("zero_optimization", field="sharding", is_sign=True)
 STAGE = Word("stage", OF_NUMBER, "sharding")
 OVERLAP = Word("overlap_comm", field="overlap_grad")
-OFFLOAD_OPTIMIZER, OFFLOAD_PARAMETERS = (
-    Word("offload_optimizer", field="optimizer_offload"), Word("offload_param", field="parameter_offload"),
-)  # fmt: skip
+OFFLOAD_OPTIMIZER = Word("offload_optimizer", field="optimizer_offload")
+OFFLOAD_PARAMETERS = Word("offload_param", field="parameter_offload")
 OFFLOAD_RATIO = Word("ratio", field="optimizer_offload")
 HOST, NOWHERE = "cpu", (None, "none")
 """Devices that a section of offloading names."""

@@ -146,7 +146,7 @@ def flags_of_plan(plan: Launched) -> dict[str, Words]:
     return flags | flags_of(ARGUMENTS, plan)
 
 
-def refused(flags: Mapping[str, Words], world: int, among: Collection[Argument[Launched]] = ARGUMENTS) -> list[str]:
+def refused(flags: Mapping[str, Words], world: int) -> list[str]:
     """The rules of arguments that these flags break on `world` GPUs, one line each.
 
     As its validators say (megatron/training/arguments.py, megatron/core/transformer/transformer_config.py at d98e8a64), and
@@ -154,7 +154,7 @@ def refused(flags: Mapping[str, Words], world: int, among: Collection[Argument[L
     groups.
     """
     asked = sizes.Launch(flags, world)
-    return [rule for each in among if each.refuses is not None for broken, rule in each.refuses(asked) if broken]
+    return [rule for each in ARGUMENTS if each.refuses is not None for broken, rule in each.refuses(asked) if broken]
 
 
 def stack_of(dump: Dump) -> str:

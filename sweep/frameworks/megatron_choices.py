@@ -44,11 +44,6 @@ def _known(plan: Launched, field: str, words: Collection[str]) -> str:
     return word
 
 
-def _dispatcher_in(dump: Dump) -> str | None:
-    given = DISPATCHER.word(dump)
-    return "flex" if DEEPEP.on(dump) else given if given in DISPATCHERS else None
-
-
 def _refuses_overlap_ep(r: Launch) -> Rules:
     flag, there, shared = OVERLAP_EP.flag, r.has(OVERLAP_EP), r.has(OVERLAP_SHARED)
     gathers = r.word(DISPATCHER, "allgather") == "allgather"
@@ -63,15 +58,16 @@ def _refuses_overlap_ep(r: Launch) -> Rules:
     )
 
 
-DISPATCHER = Choice(
-    "moe_token_dispatcher_type", field="dispatcher", read=_dispatcher_in,
+DISPATCHER: Choice = Choice(
+    "moe_token_dispatcher_type", field="dispatcher",
+    read=lambda dump: "flex" if DEEPEP.on(dump) else given if (given := DISPATCHER.word(dump)) in DISPATCHERS else None,
     write=lambda plan: _known(plan, "dispatcher", DISPATCHERS) if has_experts(plan) else None,
 )  # fmt: skip
 FLEX_BACKEND = Choice(
     "moe_flex_dispatcher_backend", field="dispatcher",
     write=lambda plan: "deepep" if has_experts(plan) and plan["dispatcher"] == "flex" else None,
 )  # fmt: skip
-DEEPEP = Choice("moe_enable_deepep", OF_SWITCH)
+DEEPEP: Choice = Choice("moe_enable_deepep", OF_SWITCH)
 OVERLAP_EP: Choice = Choice(
     "overlap_moe_expert_parallel_comm", OF_SWITCH, "overlap_ep", read=lambda dump: OVERLAP_EP.on(dump) or None,
     write=lambda plan: bool(plan["overlap_ep"]) and plan["ep"] > 1, refuses=_refuses_overlap_ep,

@@ -97,29 +97,6 @@ def _refuses_tp(r: Launch) -> Rules:
     )
 
 
-def _refuses_pp(r: Launch) -> Rules:
-    return (
-        (not r.stages and r.layers % r.pp, f"pp must divide {model.LAYERS.flag}"),
-        (r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"),
-        (
-            r.vpp > 1 and r.pp == 2 and r.has(NO_OVERLAP_PP),
-            f"virtual stages without {NO_OVERLAP_PP.flag.replace('no-', '')} need pp > 2",
-        ),
-        (not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp, "virtual stages must divide the layers of a stage"),
-        (r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"),
-    )
-
-
-def _refuses_stages(r: Launch) -> Rules:
-    return (
-        (r.layout and r.stages % r.pp, f"pp must divide the stages of {LAYOUT.flag}"),
-        (r.pattern and r.stages % r.pp, f"pp must divide the parts of {model.PATTERN.flag}"),
-        (r.pattern and r.layout, f"{model.PATTERN.flag} and {LAYOUT.flag} exclude each other"),
-        (r.layout and sum(r.layout) != r.layers, f"{LAYOUT.flag} must hold {model.LAYERS.flag} layers"),
-        (r.layout and r.has(STAGES_OF_RANK), f"{LAYOUT.flag} and {STAGES_OF_RANK.flag} exclude each other"),
-    )
-
-
 def _refuses_cp(r: Launch) -> Rules:
     tokens = r.number(model.SEQUENCE, 0)
     return (
@@ -201,8 +178,17 @@ TP: Size = Size(
     read=lambda dump: TP.whole(dump) or OLD_TP.whole(dump) or 1, write=of_plan("tp"),
 )  # fmt: skip
 PP: Size = Size(
-    "pipeline_model_parallel_size", OF_NUMBER, "pp", leaves_open=True, is_sign=True, refuses=_refuses_pp,
-    read=pp_in, write=of_plan("pp"),
+    "pipeline_model_parallel_size", OF_NUMBER, "pp", leaves_open=True, is_sign=True, read=pp_in, write=of_plan("pp"),
+    refuses=lambda r: (
+        (not r.stages and r.layers % r.pp, f"pp must divide {model.LAYERS.flag}"),
+        (r.vpp > 1 and r.pp == 1, "virtual stages need pp > 1"),
+        (
+            r.vpp > 1 and r.pp == 2 and r.has(NO_OVERLAP_PP),
+            f"virtual stages without {NO_OVERLAP_PP.flag.replace('no-', '')} need pp > 2",
+        ),
+        (not r.stages and r.vpp > 1 and r.layers // r.pp % r.vpp, "virtual stages must divide the layers of a stage"),
+        (r.vpp > 1 and r.batch // (r.micro * r.dp) < r.pp, "virtual stages need at least pp micro-batches"),
+    ),
 )  # fmt: skip
 CP: Size = Size(
     "context_parallel_size", OF_NUMBER, "cp", leaves_open=True, stack="megatron-core", refuses=_refuses_cp,
@@ -217,7 +203,16 @@ GLOBAL_BATCH: Size = Size(
     read=lambda dump: GLOBAL_BATCH.whole(dump) or None, write=of_plan("global_batch"),
     refuses=lambda r: ((r.batch % (r.micro * r.dp), f"micro-batch x dp must divide {GLOBAL_BATCH.flag}"),),
 )  # fmt: skip
-LAYOUT = Size("pipeline_model_parallel_layout", field="layer_split", read=_split, write=_layout, refuses=_refuses_stages)
+LAYOUT: Size = Size(
+    "pipeline_model_parallel_layout", field="layer_split", read=_split, write=_layout,
+    refuses=lambda r: (
+        (r.layout and r.stages % r.pp, f"pp must divide the stages of {LAYOUT.flag}"),
+        (r.pattern and r.stages % r.pp, f"pp must divide the parts of {model.PATTERN.flag}"),
+        (r.pattern and r.layout, f"{model.PATTERN.flag} and {LAYOUT.flag} exclude each other"),
+        (r.layout and sum(r.layout) != r.layers, f"{LAYOUT.flag} must hold {model.LAYERS.flag} layers"),
+        (r.layout and r.has(STAGES_OF_RANK), f"{LAYOUT.flag} and {STAGES_OF_RANK.flag} exclude each other"),
+    ),
+)  # fmt: skip
 FIRST_STAGE = Size("decoder_first_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
 LAST_STAGE = Size("decoder_last_pipeline_num_layers", OF_NUMBER, "layer_split", is_kept=True)
 EMBEDDING_COUNTS = Size("account_for_embedding_in_pipeline_split", OF_SWITCH, "layer_split", is_kept=True)
@@ -225,7 +220,7 @@ LOSS_COUNTS = Size("account_for_loss_in_pipeline_split", OF_SWITCH, "layer_split
 """Switches that count the embedding and the loss as a layer each."""
 VPP = Size("virtual_pipeline_model_parallel_size", OF_NUMBER, "vpp", leaves_open=True, read=virtual_stages)
 LAYERS_EACH = Size("num_layers_per_virtual_pipeline_stage", OF_NUMBER, "vpp", leaves_open=True)
-STAGES_OF_RANK = Size(
+STAGES_OF_RANK: Size = Size(
     "num_virtual_stages_per_pipeline_rank", OF_NUMBER, "vpp", leaves_open=True,
     write=lambda plan: plan["vpp"] if plan["vpp"] > 1 and len({*stages_of(plan)}) == 1 and not _is_cut(plan) else None,
 )  # fmt: skip

@@ -19,11 +19,8 @@ FSDP, FSDP_STRATEGY, STRATEGIES = "fsdp", "fsdp_sharding_strategy", {"full": "op
 """A switch of NeMo 1 for FSDP, and its words for what is shared, by Megatron-LM's; others are no plan's."""
 SHARDED_OPTIMIZERS = ("distributed_fused_adam", "mcore_distributed_optim")
 """Names of optimizers that ranks share."""
-SCHEME, RANKS, TARGETS = (
-    "peft_scheme",
-    ("adapter_dim", "dim", "lora_rank"),
-    ("target_modules", "lora_target", "lora_target_modules"),
-)
+SCHEME, RANKS = "peft_scheme", ("adapter_dim", "dim", "lora_rank")
+TARGETS = ("target_modules", "lora_target", "lora_target_modules")
 """Of adapters: what they are, their rank, and beside which modules, in recipes of NeMo, Megatron-Bridge and LLaMA-Factory."""
 WITH_ADAPTERS = "lora {lora}: give the model as {{preset: MODEL, lora: {lora}}}, else all weights are trained"
 BITS, DOUBLE = ("quantization_bit", "load_in_4bit"), ("double_quantization", "bnb_4bit_use_double_quant")

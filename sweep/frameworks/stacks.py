@@ -42,7 +42,6 @@ PAGES = {
     HAI_LLM: Page(not_varied=("overlap_ep",), overlap_tp="GEMMs beside gathers and scatters (arXiv 2401.02954, section 2.4)"),
     MAXTEXT: Page(not_varied=("overlap_tp", "dispatcher", "overlap_ep", "pp", "vpp", "layer_split"), devices=(TPU,)),
 }
-USUAL_PAGE = Page()
 WITHOUT_PAGE_AS = " as "
 """In the name of a stack, between a framework without a page and the page that stands for it."""
 WITHOUT_PAGE = {deepspeed.TRAINER_NAME: _DATA_PARALLEL, deepspeed.NAME: _DATA_PARALLEL, olmo_core.NAME: olmo_core.LACKS}
@@ -52,7 +51,7 @@ training code itself is written for more."""
 
 def page_of(stack: str) -> Page:
     """What is known of a stack."""
-    return PAGES.get(stack, USUAL_PAGE)
+    return PAGES.get(stack, Page())
 
 
 def may_run(stack: str, device: str) -> bool:

@@ -110,10 +110,10 @@ OLD_SHARD = Key("data_parallel_degree")
 RESHARD = Key("fsdp_reshard_after_forward", field="reshard_after_forward", write=lambda plan: shared(plan)[2])
 TP = Key("tensor_parallel_degree", field="tp", write=of_plan("tp"))
 ASYNC_TP = Key("enable_async_tensor_parallel", field="overlap_tp", write=_overlaps_tp)
-CP = Key("context_parallel_degree", field="cp", write=lambda plan: plan["cp"], refuses=_refuses_cp)
+CP = Key("context_parallel_degree", field="cp", write=of_plan("cp"), refuses=_refuses_cp)
 EP = Key("expert_parallel_degree", field="ep", write=of_plan("ep"))
 EXPERT_TP = Key("expert_tensor_parallel_degree", write=lambda plan: plan["tp"] if plan.experts_with_tp else 1)
-PP = Key("pipeline_parallel_degree", field="pp", write=lambda plan: plan["pp"])
+PP = Key("pipeline_parallel_degree", field="pp", write=of_plan("pp"))
 SCHEDULE = Key("pipeline_parallel_schedule", field="schedule", write=_in_pipeline(_schedule))
 MICRO_BATCH = Key("pipeline_parallel_microbatch_size", field="micro_batch", write=_in_pipeline(of_plan("micro_batch")))
 FIRST_LESS = Key("pipeline_parallel_first_stage_less_layers", write=_in_equal_stages(lambda plan: 0))
@@ -162,15 +162,13 @@ SELECTIVE = Key(
     "selective_ac_option", field="checkpointing", section="activation_checkpoint",
     write=lambda plan: "op" if mode_of(plan) == "selective" else None,
 )  # fmt: skip
-COMPILE = Key("enable", section="compile", write=lambda plan: True if _overlaps_tp(plan) else None)
+COMPILE = Key("enable", section="compile", write=lambda plan: _overlaps_tp(plan) or None)
 NAME, FLAVOR, CONVERTERS = (Key(name, section="model") for name in ("name", "flavor", "converters"))
 ARGUMENTS = arguments_in(globals(), Key)
 """In the order in which they are written."""
 SECTIONS = ("parallelism", "training", "experimental")
 """Where the degrees stand: before v0.1 in [training] and [experimental]."""
-SIGN = (
-    rf"^\s*(?:data_parallel_\w*degree|{TP.name}|{PP.name}|\[{SECTIONS[0]}\]|{FLAVOR.name})\s*(?:=|$)"
-)  # fmt: skip
+SIGN = rf"^\s*(?:data_parallel_\w*degree|{TP.name}|{PP.name}|\[{SECTIONS[0]}\]|{FLAVOR.name})\s*(?:=|$)"
 _USED = {name for key in ARGUMENTS if key is not COMPILE for name in key.names}
 
 

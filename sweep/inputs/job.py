@@ -22,7 +22,7 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
     """The job of a log or launch file with facts `given` by name (fields of plans, `sequence`, `vocabulary`), or with another
     `model`; None for files of other kinds.
 
-    Raises SpecError where the plan is not known, OSError.
+    Raises SpecError that says what is missing for a spec to start from it, and how to give it; OSError.
     """
     row, given = recognised(path), given or {}
     if row is None or row.kind not in (LOG, LAUNCH):
@@ -34,9 +34,19 @@ def job_of(path: str, *, given: Values | None = None, model: Values | None = Non
     if numbers:
         sequence = {"sequence": job.plan["sequence"]} if job.plan.get("sequence") else {}
         numbers |= sequence | {name: given[name] for name in OF_MODEL if name in given}
-    job = replace(job, plan=_plan(job.plan, given, experts="experts" in numbers), model=numbers)
-    _check(job)
-    return job
+    plan = _plan(job.plan, given, experts="experts" in numbers)
+    if absent := [name for name in NEEDED if plan.get(name) is None]:
+        follows = plan.get("micro_batch") and plan.get("ga") and plan.get("all_gpus") is None  # the batch, from the GPUs
+        asked = [GPUS if name == "global_batch" and follows else name for name in absent]
+        raise SpecError(f"{path}: not told: {', '.join(asked)}; give {_sets(asked)}")
+    if not {"layers", "hidden", "heads"} <= set(numbers):
+        why = next((f" ({note})" for note in job.notes if note.startswith("model: ")), "")
+        raise SpecError(f"{path}: the model is not told{why}; give --model NAME (`sweep model` lists them)")
+    if absent := [name for name in OF_MODEL if not numbers.get(name)]:
+        raise SpecError(f"{path}: not told: {', '.join(absent)}; give {_sets(absent)}")
+    if not job.stack and job.framework not in WITHOUT_PAGE:
+        raise SpecError(f"{path}: no stack simulates {job.framework or 'this framework'}")
+    return replace(job, plan=plan, model=numbers)
 
 
 def told_job(path: str) -> Job:
@@ -57,22 +67,6 @@ def _plan(plan: Values, given: Values, *, experts: bool) -> Fields:
         width = math.prod(merged.get(name) or 1 for name in ("tp", "pp", "cp"))
         merged["global_batch"] = merged["all_gpus"] // width * merged["micro_batch"] * ga or None
     return merged
-
-
-def _check(job: Job) -> None:
-    """Whether a spec can start from a job. Raises SpecError that says what is missing and how to give it."""
-    plan = job.plan
-    if absent := [name for name in NEEDED if plan.get(name) is None]:
-        follows = plan.get("micro_batch") and plan.get("ga") and plan.get("all_gpus") is None  # the batch, from the GPUs
-        asked = [GPUS if name == "global_batch" and follows else name for name in absent]
-        raise SpecError(f"{job.path}: not told: {', '.join(asked)}; give {_sets(asked)}")
-    if not {"layers", "hidden", "heads"} <= set(job.model):
-        why = next((f" ({note})" for note in job.notes if note.startswith("model: ")), "")
-        raise SpecError(f"{job.path}: the model is not told{why}; give --model NAME (`sweep model` lists them)")
-    if absent := [name for name in OF_MODEL if not job.model.get(name)]:
-        raise SpecError(f"{job.path}: not told: {', '.join(absent)}; give {_sets(absent)}")
-    if not job.stack and job.framework not in WITHOUT_PAGE:
-        raise SpecError(f"{job.path}: no stack simulates {job.framework or 'this framework'}")
 
 
 def _sets(names: Sequence[str]) -> str:

@@ -54,10 +54,7 @@ def read_launch(path: str | Path) -> Job:
     job = row.read(str(path), text)
     absent = [name for name in NEEDED if job.plan.get(name) is None]
     job.path, job.lines = str(path), lines_of(text)
-    job.notes = (
-        *job.notes,
-        *not_simulated(job.framework, {**job.kept, **dict(SWITCH.findall(megatron.COMMENT.sub("", text)))}),
-    )
+    job.notes += not_simulated(job.framework, {**job.kept, **dict(SWITCH.findall(megatron.COMMENT.sub("", text)))})
     job.missing = (*absent, *(["model"] if not job.model else [] if "vocabulary" in job.model else ["vocabulary"]))
     return job
 
@@ -91,18 +88,6 @@ def _document(path: str, text: str) -> tuple[Values, Lines]:
 
 def _of_document(read: Callable[[str, Values], Job]) -> Callable[[str, str], Job]:
     return lambda path, text: read(path, _document(path, text)[0])
-
-
-def _trainer(path: str, text: str) -> Job:
-    if _is_document(text) and "--per" not in text:
-        return deepspeed.read_config_of(_document(path, text)[0])
-    return deepspeed.read_trainer_script(text)
-
-
-def _maxtext(path: str, text: str) -> Job:
-    if _is_document(text) and f"{of_maxtext.BATCH}:" in text:
-        return maxtext.read_yaml(path, _document(path, text)[0])
-    return maxtext.read_script(path, text)
 
 
 def _is_document(text: str) -> bool:
@@ -157,7 +142,12 @@ FORMATS: Sequence[Format] = (
                _of_document(partial(plain.read_yaml, rows)))
         for rows in PLAIN
     ),
-    Format("MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search, _maxtext),
+    Format(
+        "MaxText", f"`{of_maxtext.BATCH}`, as a key or in a command", maxtext.SIGN.search,
+        lambda path, text: maxtext.read_yaml(path, _document(path, text)[0])
+        if _is_document(text) and f"{of_maxtext.BATCH}:" in text
+        else maxtext.read_script(path, text),
+    ),
     Format(
         "DeepSpeed JSON",
         f"`{of_deepspeed.BATCH.name}`, `{of_deepspeed.MICRO_BATCH.name}` or `{of_deepspeed.ZERO_SECTION.name}`",
@@ -166,7 +156,10 @@ FORMATS: Sequence[Format] = (
     ),
     Format(
         "arguments of the Hugging Face Trainer", f"`{of_deepspeed.TRAINER_MICRO_BATCH.name}`, as a key or a flag",
-        deepspeed.TRAINER_SIGN.search, _trainer,
+        deepspeed.TRAINER_SIGN.search,
+        lambda path, text: deepspeed.read_config_of(_document(path, text)[0])
+        if _is_document(text) and "--per" not in text
+        else deepspeed.read_trainer_script(text),
     ),
     Format(
         "Megatron-LM YAML", f"`MODEL_ARGS:`, or `{megatron_arguments.LAYERS.name}: 32` and the like",

@@ -74,10 +74,7 @@ def read_log(path: str | Path) -> Job:
         early, late = (float(np.median(half)) for half in np.array_split(steady, 2))
         if not 1 / DRIFT < late / early < DRIFT:
             job.step_time_s = None
-            job.notes = (
-                *job.notes,
-                f"no steady step: from {short(early, 's')} in the first half to {short(late, 's')} in the second",
-            )
+            job.notes += (f"no steady step: from {short(early, 's')} in the first half to {short(late, 's')} in the second",)
     if job.step_time_s and len(steady) > 1:
         low, high = np.percentile(steady, (10, 90), method="inverted_cdf")  # values that were measured
         job.spread = float((high - low) / job.step_time_s)

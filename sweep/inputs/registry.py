@@ -40,6 +40,11 @@ class Reader(NamedTuple):
     does: tuple[str, ...]
     page: str = PAGE
 
+    @property
+    def with_article(self) -> str:
+        """How to speak of one."""
+        return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.name}"
+
 
 OF_WORKLOADS = ("inspect", "init", "simulate", "run")
 CONFIG_SIGN = re.compile(r"\A\s*\{[^{}]*?\"(?:model_type|architectures)\"\s*:")
@@ -111,16 +116,14 @@ def _late_log(path: Path, passed: int) -> Reader | None:
             return None
         if seen > passed and any(key in raw for key in keys):
             line = plain(raw)
-            row = next((row for row in ROWS if row.kind == LOG and row.recognise(line)), None)
-            if row is not None:
+            if row := next((row for row in ROWS if row.kind == LOG and row.recognise(line)), None):
                 return row
     return None
 
 
 def cannot(path: str | Path, row: Reader, wanted: str) -> SpecError:
     """What to say of a file that is not what was `wanted`: what it is, and which commands take it."""
-    article = "an" if row.name[0] in "aeio" else "a"
-    return SpecError(f"{path}: is {article} {row.name}, not {wanted}; commands that take it: {', '.join(row.does)}")
+    return SpecError(f"{path}: is {row.with_article}, not {wanted}; commands that take it: {', '.join(row.does)}")
 
 
 def unknown(path: str | Path) -> SpecError:

@@ -1,5 +1,6 @@
 """A job as its log or launch file tells it: framework, plan, model, what is missing; of a log step and memory too."""
 
+import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +53,7 @@ class Job:
         stem = Path(self.path).name
         for ending in (".gz", ".log", ".out", ".txt", ".sh", ".yaml", ".yml", ".toml", ".json"):
             stem = stem.removesuffix(ending)
-        return "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "-" for c in stem).strip("-._")[:60] or "job"
+        return re.sub(r"[^A-Za-z0-9._-]", "-", stem).strip("-._")[:60] or "job"
 
     def memory(self, gib: float, kind: str) -> None:
         """Memory of a GPU, by the words of `memory_kind`; the most counts."""

@@ -49,8 +49,13 @@ def read_run(path: Path) -> tuple[Fields, Iterable[list[bytes]]] | None:
         if not SIGN.search(head_of(path).decode(errors="replace")):
             return None
         rows = _history(path)
-    elif (folder / METRICS).is_dir():
-        settings, rows = _parameters(folder / "params"), _metrics(folder / METRICS)
+    elif (metrics := folder / METRICS).is_dir():
+        settings = _parameters(folder / "params")
+        rows = [  # for each line of MLflow's metrics: timestamp, value, step
+            {STEPS[-1]: step, file.relative_to(metrics).as_posix(): value}
+            for file in sorted(filter(Path.is_file, metrics.rglob("*")))
+            for value, step in re.findall(r"^\S+ (\S+) (\d+)$", read_input(file).decode(errors="replace"), re.MULTILINE)
+        ]
     else:
         rows, printed = _history(folder / SUMMARY), [file for name in PRINTED for file in folder.glob(name)]
         for place in folder.glob("config.yaml"):
@@ -89,37 +94,23 @@ def _lines(row: Values) -> Iterator[str]:
 
 
 def _history(path: Path) -> list[Values]:
-    """Rows of a history: CSV, JSON, or a line of JSON each. Raises SpecError, OSError."""
+    """Rows of a history: CSV, JSON, or a line of JSON each. Raises SpecError, also for a CSV of several runs; OSError."""
     text = b"".join(raw_lines(path)).decode("utf-8-sig", "replace").strip()
     lines = text.splitlines()
     if text[:1] not in ("{", "["):
-        return _table(path, lines)
+        try:
+            head, *rows = csv.reader(lines)
+        except (ValueError, csv.Error):
+            raise SpecError(f"{path}: not valid CSV, expected the rows of a history") from None
+        names = ["" if name.endswith(EXTREMES) else name.rpartition(" - ")[2] for name in head]  # of a chart: `RUN - METRIC`
+        if any(name and names.count(name) > 1 for name in names):
+            raise SpecError(f"{path}:1: found a metric in several columns, expected those of one run")
+        return [dict(zip(names, row, strict=False)) for row in rows]
     try:
         found = json.loads(f"[{','.join(lines)}]")
     except (ValueError, RecursionError):
         found = [parse_json(text, str(path))[0]]
     return [row for each in found for row in (each if isinstance(each, list) else [each]) if isinstance(row, dict)]
-
-
-def _table(path: Path, lines: list[str]) -> list[Values]:
-    """Rows of a CSV by metric; of a chart W&B exports columns `RUN - METRIC`. Raises SpecError for those of several runs."""
-    try:
-        head, *rows = csv.reader(lines)
-    except (ValueError, csv.Error):
-        raise SpecError(f"{path}: not valid CSV, expected the rows of a history") from None
-    names = ["" if name.endswith(EXTREMES) else name.rpartition(" - ")[2] for name in head]
-    if any(name and names.count(name) > 1 for name in names):
-        raise SpecError(f"{path}:1: found a metric in several columns, expected those of one run")
-    return [dict(zip(names, row, strict=False)) for row in rows]
-
-
-def _metrics(folder: Path) -> list[Values]:
-    """A row for each line of MLflow's metrics, `timestamp value step`."""
-    return [
-        {STEPS[-1]: step, file.relative_to(folder).as_posix(): value}
-        for file in sorted(filter(Path.is_file, folder.rglob("*")))
-        for value, step in re.findall(r"^\S+ (\S+) (\d+)$", read_input(file).decode(errors="replace"), re.MULTILINE)
-    ]
 
 
 def _parameters(folder: Path) -> Fields:

@@ -67,13 +67,13 @@ def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:
         "workload:",
         *(f"  {line}" for line in yaml.safe_dump({"model": dict(job.model)}, sort_keys=False).rstrip("\n").split("\n")),
         shown_line(
-            "stack", {"preset": job.stack, **facts} if facts else job.stack, "the framework whose behaviour is simulated", 2
+            "stack", {"preset": job.stack, **facts} if facts else job.stack, "the framework whose behaviour is simulated"
         ),
     ]
     shared = job.plan.get("sequence_parallel")
     if shared or (shared is not None and plan.get("tp") != 1):
-        top.append(shown_line("sequence_parallel", bool(shared), "as the job has it", 2))
-    objective = shown_line("- minimize", "step_time", SAME, 2)
+        top.append(shown_line("sequence_parallel", bool(shared), "as the job has it"))
+    objective = shown_line("- minimize", "step_time", SAME)
     return spec_text(job.name, gpus, device, place, top, lines, objective, _running(job, plan))
 
 
@@ -88,26 +88,15 @@ def _running(job: Job, plan: Fields) -> list[str]:
     """The lines of the section of the job that runs."""
     own = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in plan.items()}
     lines = ["", "running:" + " " * (COMMENT_AT - 8) + "# the job: the answer says what the best plan gains beside it"]
-    lines.append(shown_line("plan", own, "", 2))
+    lines.append(shown_line("plan", own, ""))
     if job.peak_memory_gib:
-        lines.append(shown_line("peak_memory_gib", float(f"{job.peak_memory_gib:.5g}"), f"measured: {job.memory_kind}", 2))
+        lines.append(shown_line("peak_memory_gib", float(f"{job.peak_memory_gib:.5g}"), f"measured: {job.memory_kind}"))
     if job.step_time_s is not None:
-        lines.append(
-            shown_line(
-                "step_time_s",
-                float(f"{job.step_time_s:.6g}"),
-                f"measured: {'the median of steady steps' if job.steps else 'as given'}",
-                2,
-            )
-        )
-        lines.append(
-            shown_line(
-                "spread",
-                float(f"{max(job.spread or 0.0, job.rounding):.3g}"),
-                "of its steps: (90th - 10th percentile) / median",
-                2,
-            )
-        )
+        how, spread = "the median of steady steps" if job.steps else "as given", max(job.spread or 0.0, job.rounding)
+        lines += [
+            shown_line("step_time_s", float(f"{job.step_time_s:.6g}"), f"measured: {how}"),
+            shown_line("spread", float(f"{spread:.3g}"), "of its steps: (90th - 10th percentile) / median"),
+        ]
     return lines
 
 
@@ -116,7 +105,7 @@ def _machine(job: Job, hardware: str, base: Path) -> tuple[Hardware, str]:
     device, place = read_hardware(hardware), place_of(hardware, base)
     node, nics = int(device.value("gpus_per_node")), device.value("nics_per_node")
     if job.gpus_per_node in (None, node) or (node > RACK and not is_torus(device)):
-        return device, shown_line("hardware", place, "`sweep hardware` lists the presets")
+        return device, shown_line("hardware", place, "`sweep hardware` lists the presets", 0)
     own = {"gpus_per_node": job.gpus_per_node, "nics_per_node": max(1, round(nics * (job.gpus_per_node or 1) / node))}
     why = f"its log has {plural(job.gpus_per_node, 'GPU')} a node; NICs in proportion"
-    return device.with_values(own), shown_line("hardware", {"preset": place, **own}, why)
+    return device.with_values(own), shown_line("hardware", {"preset": place, **own}, why, 0)

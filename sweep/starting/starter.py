@@ -1,6 +1,7 @@
 """A first spec for a model or a workload file: axes whose values the model's numbers allow, each with a comment."""
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def starter_name(source: str) -> str:
     stem = path.name if source in model_names() or path.is_dir() else path.stem.partition(".simai")[0]
     if path.name == "config.json" or (path / "config.json").is_file():
         stem = read_model(source).name
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-.") else "-" for c in stem).strip("-.") or "sweep"
+    return re.sub(r"[^A-Za-z0-9.-]", "-", stem).strip("-.") or "sweep"
 
 
 def starter(
@@ -63,7 +64,7 @@ def starter(
     """
     device = read_hardware(hardware)
     is_model = source in model_names() or Path(source).suffix in _MODEL_SUFFIXES or (Path(source) / "config.json").is_file()
-    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest", 2)
+    objective = shown_line("- maximize", "mfu", f"{SAME}: also the fastest")
     if is_model:
         if micro_batch is not None:
             raise wrong("--micro-batch", micro_batch, f"none: {source} is a model, which no micro-batch has made")
@@ -76,7 +77,7 @@ def starter(
             raise wrong("--stack", stack, f"none: the times of {source} are of the framework that it was recorded with")
         facts = Facts(sequence=sequence, micro_batch=micro_batch)
         top, lines = _of_file(source, read_workload(source, facts)[0], facts, device, gpus, base)
-        objective = shown_line("- minimize", "step_time", SAME, 2)
+        objective = shown_line("- minimize", "step_time", SAME)
     if global_batch is not None:
         lines["global_batch"] = global_batch, "sequences of a step, as given"
     return spec_text(starter_name(source), gpus, device, _hardware(hardware, device, gpus, base), top, lines, objective)
@@ -112,10 +113,10 @@ def spec_text(
             *more,
             "",
             "axes:" + " " * (COMMENT_AT - 5) + "# every combination is a plan; those that cannot run are counted by reason",
-            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if isinstance(value, list)),
+            *(shown_line(key, value, why) for key, (value, why) in lines.items() if isinstance(value, list)),
             "",
             "fixed:",
-            *(shown_line(key, value, why, 2) for key, (value, why) in lines.items() if not isinstance(value, list)),
+            *(shown_line(key, value, why) for key, (value, why) in lines.items() if not isinstance(value, list)),
             "",
             "objectives:",
             objective,
@@ -134,11 +135,11 @@ def _of_model(source: str, model: Model, device: Hardware, gpus: int, base: Path
     sequence = model.sequence or min(model.positions or 4096, 4096)
     why = "tokens; as the model was trained" if model.sequence else "tokens; the model does not state it"
     stack, reason = (given, "as given") if given else stack_on(device.name, is_torus=is_torus(device))
-    named = shown_line("stack", place_of(stack, base) if is_page(stack) else stack or STACK, reason or UNTOLD, 2)
+    named = shown_line("stack", place_of(stack, base) if is_page(stack) else stack or STACK, reason or UNTOLD)
     top = [
-        shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers"),
+        shown_line("model", place_of(source, base), f"`sweep model {source}` shows its numbers", 0),
         "workload:",
-        shown_line("sequence", sequence, why, 2),
+        shown_line("sequence", sequence, why),
         named if stack else f"  # {named.strip()}",
     ]
     return top, wide_axes(model, device, read_stack(stack or STACK), gpus, sequence)
@@ -152,7 +153,7 @@ def _of_file(source: str, workload: Workload, facts: Facts, device: Hardware, gp
         "micro_batch": (facts.micro_batch, "that the file was made with"),
         "sequence": (facts.sequence, "tokens"),
     }
-    top = ["workload:", *(shown_line(key, value, why, 2) for key, (value, why) in said.items() if value)]
+    top = ["workload:", *(shown_line(key, value, why) for key, (value, why) in said.items() if value)]
     tp = [n for n in sorted({*doubled(node), own.tp}) if gpus % n == 0] or [1]
     lines: Lines = {"tp": (tp, f"the file has {own.tp}")}
     if own.ep > 1:
@@ -191,9 +192,9 @@ def _hardware(name: str, device: Hardware, gpus: int, base: Path) -> str:
     if is_torus(device):
         own, why = min(gpus, node), "a slice is a node: its chips meet over the torus"
     elif own == node:
-        return shown_line("hardware", place, "`sweep hardware` lists the presets")
+        return shown_line("hardware", place, "`sweep hardware` lists the presets", 0)
     nics = max(1, round(own * device.value("nics_per_node") / node))
-    return shown_line("hardware", {"preset": place, "gpus_per_node": own, "nics_per_node": nics}, why)
+    return shown_line("hardware", {"preset": place, "gpus_per_node": own, "nics_per_node": nics}, why, 0)
 
 
 def place_of(source: str, base: Path) -> str:
@@ -207,7 +208,7 @@ def place_of(source: str, base: Path) -> str:
         return str(path.absolute())
 
 
-def shown_line(key: str, value: object, why: str, indent: int = 0) -> str:
+def shown_line(key: str, value: object, why: str, indent: int = 2) -> str:
     """A key with its value as YAML, and a comment that says why."""
     text = f"{' ' * indent}{key}: {on_one_line(value)}"
     return f"{text:{COMMENT_AT - 2}}  # {why}" if why else text

@@ -37,11 +37,9 @@ def read_config_of(document: Values, gpus: int | None = None) -> Job:
     ga = number(config, of.GA.name) or (1 if trainer and of.GA.name not in config else None)
     batch = number(config, of.BATCH.name)
     gpus = gpus or (batch // (micro * ga) if batch and micro and ga and batch % (micro * ga) == 0 else None)
-    notes: list[str] = []
     read = SETTINGS["read"][of.NAME].split()
     automatic = [name for name in read if config.get(name) == of.AUTO]
-    if automatic:
-        notes.append(f"left to the Trainer (auto): {', '.join(automatic)}")
+    notes = [f"left to the Trainer (auto): {', '.join(automatic)}"] * bool(automatic)
     if not trainer and of.CHECKPOINTING.name not in config:
         notes.append("recompute: not in this file, taken as none; --set checkpointing=full changes it")
     of_fsdp = section(config, "fsdp_config").get("activation_checkpointing")

@@ -67,8 +67,7 @@ def not_simulated(framework: str, kept: Values) -> Words:
 def numbers_by_name(name: str, path: str, sequence: int | None) -> tuple[Fields, Words]:
     """The numbers of a model that others call so, as on Hugging Face; empty with a note where there is no preset."""
     short = TUNED.sub("", name.rpartition("/")[2].lower())
-    preset = next((each for each in model_names() if TUNED.sub("", each) == SAME.get(short, short)), None)
-    if preset is not None:
+    if preset := next((each for each in model_names() if TUNED.sub("", each) == SAME.get(short, short)), ""):
         return numbers_or_why(lambda: read_model(preset, {"sequence": sequence} if sequence else {}), path)
     shown = f"{name[:40]} has no preset" if NAME.match(name) else "not in this file"
     return {}, (f"model: {shown}; give --model",)

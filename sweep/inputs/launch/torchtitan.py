@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from sim_core import Fields, Values, nearest, read_model
 from sweep.frameworks import torchtitan as of
@@ -12,16 +13,15 @@ from sweep.inputs.told import Job
 SIGN = re.compile(of.SIGN, re.MULTILINE)
 
 
-class _Settings:
+class _Settings(NamedTuple):
     """The keys of one file."""
 
-    def __init__(self, document: Values) -> None:
-        self._document = document
+    document: Values
 
     def value(self, key: of.Key) -> object:
         """What stands in its section, or where earlier versions have it."""
         for section in of.SECTIONS if key.section in of.SECTIONS else (key.section,):
-            keys = self._document.get(section)
+            keys = self.document.get(section)
             if isinstance(keys, Mapping) and (name := next((name for name in key.names if name in keys), None)):
                 return keys[name]
         return None

@@ -155,11 +155,8 @@ class DeepSpeedLog(LogReader):
         """Batch, ZeRO stage and, under the Trainer, which has no other parallelism, the ranks."""
         told = self.told
         batch = told.get(of.BATCH.name) or told.get("of_all") or told.get("by_rate")
-        micro_batch, stage = (
-            told.get(of.MICRO_BATCH.name) or told.get("of_device"),
-            told.get("stage", told.get(of.LOGGED_STAGE)),
-        )
-        plan: Fields = {"global_batch": batch, "micro_batch": micro_batch}
+        plan: Fields = {"global_batch": batch, "micro_batch": told.get(of.MICRO_BATCH.name) or told.get("of_device")}
+        stage = told.get("stage", told.get(of.LOGGED_STAGE))
         if stage is not None and stage < len(of.ZERO):
             plan["sharding"] = of.ZERO[stage]
         one = told.get("of_device", 0) * told.get("ga", 0)

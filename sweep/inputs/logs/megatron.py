@@ -216,8 +216,7 @@ class MegatronLog(LogReader):
 
     def _lies(self, gpus: int | None, tp: int | None, pp: int | None, dp: int | None, cp: int) -> str:
         """Why the sizes of a dump are not the plan that ran; "" where nothing speaks against them."""
-        fork = next((name for name in SWITCHES if self.settings.get(name, "None") != "None"), None)
-        if fork is not None:
+        if fork := next((name for name in SWITCHES if self.settings.get(name, "None") != "None"), ""):
             return f"the dump has {fork}: this fork keeps the plan in a file of its own"
         if tp is None or pp is None:
             old = [each.name for each in (sizes.OLD_TP, sizes.OLD_PP) if each.name in self.settings]
@@ -230,8 +229,7 @@ class MegatronLog(LogReader):
         if tp * pp * dp * cp != gpus:
             product = f"tp {tp} x pp {pp} x dp {dp}" + (f" x cp {cp}" if cp > 1 else "")
             return f"{megatron.WORLD.name} {gpus} is not {product}: the plan is kept elsewhere"
-        outside = next((rank for rank in self._ranks if rank[0] >= tp or rank[1] >= pp), None)
-        if outside is not None:
+        if outside := next((rank for rank in self._ranks if rank[0] >= tp or rank[1] >= pp), None):
             return f"a rank of the log is ({outside[0]}, {outside[1]}), outside tp {tp} x pp {pp}: the plan is kept elsewhere"
         return ""
 

@@ -78,11 +78,8 @@ class NanotronLog(LogReader):
         if batch := human(self._fields.get(GLOBAL_BATCH.name, "")):
             plan["global_batch"] = int(batch[0])
         gpus = product(plan, "tp", "pp", "dp", "cp")
-        job.plan, job.stack, self.model = (
-            {**plan, "all_gpus": self._gpus() if gpus is None else gpus},
-            of.PAGE,
-            numbers_of(settings, MODEL),
-        )
+        job.plan = {**plan, "all_gpus": self._gpus() if gpus is None else gpus}
+        job.stack, self.model = of.PAGE, numbers_of(settings, MODEL)
         if job.rounding:
             job.notes = (f"its numbers have three digits: a step is known to +-{job.rounding:.1%}",)
         return bool(len(self.taken) or settings)

@@ -84,8 +84,7 @@ def host_calls(events: Events) -> list[Call]:
     """The collectives of a CPU job (gloo), by the annotations of the host, which have neither sizes nor groups."""
     found = []
     for row, (name, start, duration, _) in enumerate(events.annotations):
-        kind = KINDS.get(name[len(_GLOO) :]) if name.startswith(_GLOO) else None
-        if kind is not None:
+        if name.startswith(_GLOO) and (kind := KINDS.get(name[len(_GLOO) :])):
             found.append(Call(row, Key(kind), start, start + duration))
     return found
 

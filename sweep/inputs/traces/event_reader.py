@@ -1,6 +1,5 @@
 """The events of a rank read from the entries of its file: which of them count, and which of their numbers."""
 
-import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -145,7 +144,7 @@ def _us(value: Any) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    return float(value) if type(value) in (int, float) and abs(value) < LARGEST_US and math.isfinite(value) else None
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST_US else None
 
 
 def _whole(value: Any, default: int = -1) -> int:

@@ -61,13 +61,6 @@ class Rank(NamedTuple):
         return "rank ?" if self.rank is None else f"rank {self.rank}"
 
 
-class Recording(NamedTuple):
-    """One rank's events with what was made of them, for whoever needs more than the totals."""
-
-    rank: Rank
-    events: Events
-
-
 class Profile(NamedTuple):
     """A file, an archive or a folder of a job's ranks."""
 
@@ -87,7 +80,7 @@ def read_profile(path: str, *, last_step: bool = True, step_name: str | None = N
     Raises FormatError, SpecError, OSError.
     """
     ranks = sorted(
-        (each.rank for each in recordings(path, last_step=last_step, step_name=step_name)),
+        (each for each, _ in recordings(path, last_step=last_step, step_name=step_name)),
         key=lambda rank: -1 if rank.rank is None else rank.rank,
     )
     periods = [rank.period_s for rank in ranks if rank.period_s is not None]
@@ -100,8 +93,8 @@ def read_profile(path: str, *, last_step: bool = True, step_name: str | None = N
     return Profile(path, tuple(ranks), plan, step_s, missing, notes, _warnings(ranks, stated))
 
 
-def recordings(path: str, *, last_step: bool = True, step_name: str | None = None) -> Iterator[Recording]:
-    """Each rank of a file, an archive or a folder, one after the other. Raises as `read_profile`."""
+def recordings(path: str, *, last_step: bool = True, step_name: str | None = None) -> Iterator[tuple[Rank, Events]]:
+    """Each rank of a file, an archive or a folder, and its events, one after the other. Raises as `read_profile`."""
     found = False
     for name, file in sources(path):
         found = True
@@ -109,12 +102,12 @@ def recordings(path: str, *, last_step: bool = True, step_name: str | None = Non
         if step_name is not None:
             named = sorted((start, duration) for each, start, duration, _ in events.annotations if each == step_name)
             events.steps = [(number, *times) for number, times in enumerate(named, 1)]
-        yield _recording(events, last_step)
+        yield _recorded(events, last_step), events
     if not found:
         raise SpecError(f"{path}: found no profiler trace in it")
 
 
-def _recording(events: Events, last_step: bool) -> Recording:
+def _recorded(events: Events, last_step: bool) -> Rank:
     join(events)
     events.kind = kinds(events)
     place = place_of(events.about)
@@ -141,7 +134,7 @@ def _recording(events: Events, last_step: bool) -> Recording:
     devices = events.about.get("deviceProperties")
     first = devices[0] if isinstance(devices, list) and devices else None
     device = first.get("name") if isinstance(first, dict) else None
-    rank = Rank(
+    return Rank(
         rank=number,
         place=place,
         device=device if isinstance(device, str) and _DEVICE.fullmatch(device) else "",
@@ -157,15 +150,13 @@ def _recording(events: Events, last_step: bool) -> Recording:
         missing=tuple(_missing(events, place, len(steps))),
         warnings=tuple(warnings),
     )
-    return Recording(rank, events)
 
 
 def _rank(events: Events, place: Place, warnings: list[str]) -> int | None:
     """The rank that the file states, else the one in its name."""
     if place.rank is not None:
         return place.rank
-    match = _RANK_IN_NAME.search(Path(events.name).name)
-    if match:
+    if match := _RANK_IN_NAME.search(Path(events.name).name):
         warnings.append(f"{events.name}: no rank in it; {match[1]} is taken from its name")
         return int(match[1])
     warnings.append(f"{events.name}: no rank in it (distributedInfo), nor in its name")

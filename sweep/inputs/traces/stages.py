@@ -9,7 +9,7 @@ import numpy as np
 from sim_core import Fields, SpecError, StageDurations, Values, durations_of
 from sweep.inputs.traces.events import Events
 from sweep.inputs.traces.kinds import Kind
-from sweep.inputs.traces.profile import Recording, recordings
+from sweep.inputs.traces.profile import recordings
 
 _NAMES = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -39,7 +39,6 @@ class _Block(NamedTuple):
 class _Stage(NamedTuple):
     """What a rank tells of its stage."""
 
-    rank: int
     pipeline: tuple[int, ...]  # ranks of its pipeline; empty where the file does not tell
     blocks: list[_Block]
     period_s: float | None
@@ -49,11 +48,16 @@ def stages_of_profiles(paths: Sequence[str], step_name: str | None = None) -> St
     """Stage durations from the traces of all stages. Raises FormatError, SpecError, OSError."""
     found: dict[int, _Stage] = {}
     for path in paths:
-        for recording in recordings(path, step_name=step_name):
-            stage = _stage(recording, len(found))
-            if stage.rank in found:
-                raise SpecError(f"{path}: found rank {stage.rank} twice")
-            found[stage.rank] = stage
+        for rank, events in recordings(path, step_name=step_name):
+            number = len(found) if rank.rank is None else rank.rank
+            named = _named(events)
+            blocks = _on_device(events, named) if len(events.gpu.us) else [
+                _Block(_step_of(events, start), phase, start, start + duration) for phase, start, duration in named
+            ]  # fmt: skip
+            if number in found:
+                raise SpecError(f"{path}: found rank {number} twice")
+            of_pp = next((group.ranks for group in rank.place.groups if group.role == "pp"), ())
+            found[number] = _Stage(of_pp, blocks, rank.period_s)
     pipeline, notes = _pipeline(paths[0], found)
     steps = sorted(set.intersection(*({block.step for block in stage.blocks} for stage in pipeline)))
     ranks = {number: {step: _times(stage.blocks, step) for step in steps} for number, stage in enumerate(pipeline)}
@@ -77,16 +81,6 @@ def _pipeline(path: str, found: Mapping[int, _Stage]) -> tuple[list[_Stage], lis
     if len(found) < 2:
         raise SpecError(f"{path}: found one rank and no group of a pipeline; expected the traces of all its stages")
     return [found[rank] for rank in sorted(found)], ["no group of a pipeline in the files: each rank is taken as a stage"]
-
-
-def _stage(recording: Recording, number: int) -> _Stage:
-    events, rank = recording.events, recording.rank
-    pipeline = next((group.ranks for group in rank.place.groups if group.role == "pp"), ())
-    named = _named(events)
-    blocks = _on_device(events, named) if len(events.gpu.us) else [
-        _Block(_step_of(events, start), phase, start, start + duration) for phase, start, duration in named
-    ]  # fmt: skip
-    return _Stage(number if rank.rank is None else rank.rank, pipeline, blocks, rank.period_s)
 
 
 def _named(events: Events) -> list[tuple[str, float, float]]:
