@@ -72,7 +72,6 @@ MOST_FULL = 1.05
 """Of the memory that a preset has, what a counter may read: tools count a little more than CUDA gives."""
 FULLEST = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
-STEP = "step_time_s"
 MOST_REFUSED = 50
 """Plans that are passed over because their framework refuses them, one after the other."""
 EVEN = 0.5
@@ -343,9 +342,9 @@ class Tuner:
 
     def bars(self, group: GroupBars, per: Sequence[str]) -> GroupBars:
         """What is known now of the best of a group that is ranked."""
-        told = self.expected(group.best)
+        (told,) = self.columns([group.best]).to_pylist()
+        low, high = (told[name] / float(self.candidates.simulated[self._at(group.best)]) for name in COLUMNS[:2])
         tied = self.ties(group.best, per).intersection(self._basis.ranked.tolist())
-        low, high = (told.expected_s / told.simulated_s * float(np.exp(end * NORMAL_90 * told.sd)) for end in (-1, 1))
         return group._replace(low=low, high=high, tied=len(tied - {group.best}))
 
     def meeting(self, where: str) -> str:
@@ -456,23 +455,22 @@ class Tuner:
     @cached_property
     def _basis(self) -> "_Basis":
         """The candidates, simulated under draws; made once."""
-        by, first, numbers = self._chosen(self._by, self._where)
-        if by not in LONGER + SHORTER:
-            raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
+        with parts(self.opened.folder, self._where) as source:
+            by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
+            if by not in LONGER + SHORTER:
+                raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
+            full = _too_full(source, self._where)
         told = {plan: run for plan, run in sorted(self.runs.items()) if run.state != SKIP}
         for plan in told:
             self._check_number(plan)
-        if self._where and not len(numbers):
+        if self._where and not len(first) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        among = numbers if by == STEP and not self._where else self._chosen(STEP, None)[2]
-        numbers, among = (
-            np.union1d(each, np.array([*told, *more], int)) for each, more in ((numbers, self._also), (among, ()))
-        )
+        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told, *self._also], int)]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
         worlds = stacks_of(sweep, ran=bool(told))
-        candidates, rows = candidates_of(sweep, numbers, by, worlds, among)
+        candidates, rows = candidates_of(sweep, numbers, by, worlds)
         for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)
             run = told[row["plan"]]
@@ -480,13 +478,6 @@ class Tuner:
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
         return _Basis(candidates, rows, worlds, first, ran=bool(told))
-
-    def _chosen(self, by: str | None, where: str | None) -> tuple[str, Ints, Ints]:
-        """The column that is ranked by, the first plans of the ranking, and those that compete: some too full ones, too."""
-        with parts(self.opened.folder, where) as source:
-            by, first = first_plans(source, self.opened.folder, by, where, MOST)
-            full = _too_full(source, where)
-        return by, first, np.concatenate([first[: MOST - len(full)], full])
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:
