@@ -10,7 +10,7 @@ from sweep.exporting.meant import believed
 from sweep.ranking.error_bars import GroupBars
 from sweep.ranking.query import columns_of, plan_columns, results
 from sweep.ranking.ranking import TOP, rank
-from sweep.ranking.selection import quoted
+from sweep.ranking.selection import equals, quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def within(plan: PlanOfResult) -> Within | None:
     """Where a plan stands in its result; None where no error is known, or what is ranked by is no time."""
     folder, row = plan.opened.folder, plan.row
     group = {name: row[name] for name in rank(folder, top=1).per}
-    where = " AND ".join(_is(*each) for each in group.items()) or None
+    where = " AND ".join(equals(*each) for each in group.items()) or None
     ranking = believed(rank(folder, where=where, per=[], top=TOP), plan.tuner, [*group])
     by = ranking.by
     if not ranking.error_bars.groups or by not in LONGER + SHORTER or not row.get(by):
@@ -58,12 +58,6 @@ def within(plan: PlanOfResult) -> Within | None:
         bars=bars,
         why=ranking.error_bars.why,
     )
-
-
-def _is(name: str, value: Any) -> str:
-    """The condition that a column has this value."""
-    text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
-    return f"{quoted(name)} = {text}"
 
 
 def nearest_running(plan: PlanOfResult) -> Variation | None:

@@ -206,17 +206,11 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
 
 def _lacking(row: Values, ranking: Ranking) -> Iterator[str]:
     """That the framework of a model's plan has no such schedule, or refuses what it overlaps or shares."""
-    name, own = _stack(row, ranking)
+    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")  # `own`: facts of a user's own
     if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
         has = read_stack(name).schedules
         if row.get("schedule", has[0]) not in has:
             yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
-
-
-def _stack(row: Values, ranking: Ranking) -> tuple[str, str]:
-    """The name of a plan's stack, and what of its facts is a user's own."""
-    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
-    return name, own
 
 
 def _is_tight(row: Values, ranking: Ranking) -> bool:

@@ -246,7 +246,12 @@ class _Loop(NamedTuple):
             if job.ray and own is None:
                 self._process(run, f"ray job logs {job.name}").wait()
         if job is not None or own is not None:
-            self._tell(run, end)
+            log = str(run.path)
+            if run.stopped is not None:
+                self.tuner.tell(run.plan, SLOW, log=log, note=end)
+            elif not self._told(run, good=end.endswith(GOOD)):
+                state = SKIP if end.endswith(NO_FAULT) else CRASH
+                self.tuner.tell(run.plan, state, log=log, note=f"{end}, no step in its log")
         elif text and self._told(run):
             self.say(f"plan {run.plan}: {self._word(run)}, by the log of a run that was begun before")
             return True
@@ -308,14 +313,6 @@ class _Loop(NamedTuple):
             hard = time.monotonic() - run.stopped > GRACE_S
             with suppress(ProcessLookupError):
                 os.killpg(int(found[3]), signal.SIGKILL if hard else signal.SIGTERM)
-
-    def _tell(self, run: _Run, end: str) -> None:
-        """Write down a run that ended."""
-        if run.stopped is not None:
-            self.tuner.tell(run.plan, SLOW, log=str(run.path), note=end)
-        elif not self._told(run, good=end.endswith(GOOD)):
-            state = SKIP if end.endswith(NO_FAULT) else CRASH
-            self.tuner.tell(run.plan, state, log=str(run.path), note=f"{end}, no step in its log")
 
     def _told(self, run: _Run, *, good: bool = False) -> bool:
         """Whether the log tells how the run went, of a `good` end by its memory alone; one that failed after some steps did

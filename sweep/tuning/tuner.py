@@ -157,23 +157,19 @@ class Tuner:
     def notes(self) -> list[str]:
         """What there is to say of the runs and of the candidates, a line each."""
         few = "search" in self.opened.provenance and len(self.candidates.plans) < FEW
-        return [*self._running[1], *doubts(self.runs), *self._surprises, *self._likeness, *([_SEARCHED] if few else [])]
+        return [*self._running[1], *doubts(self.runs), *self._surprises, *([_SEARCHED] if few else [])]
 
     @property
     def _surprises(self) -> Iterator[str]:
-        """Runs that took far longer than the others make of their plans."""
+        """Runs that took far longer than the others make of their plans; runs that are like those of another stack than the one
+        that is simulated."""
         for row, factor in self.belief.slower.items():
             plan = self._basis.candidates.plans[row]
             why = "it tells of itself alone; run again, it says whether the plan or the machine is slow"
             yield f"plan {plan} took {factor:.1f} times as long as the other runs say: {why}"
-
-    @property
-    def _likeness(self) -> Iterator[str]:
-        """That the runs are like those of another stack than the one that is simulated."""
         worlds, chances = self._basis.worlds, self.belief.stacks
         likeliest = int(chances.argmax())
-        if worlds[likeliest].stack and self._basis.ran and chances[likeliest] > EVEN:
-            stack = worlds[likeliest].stack
+        if (stack := worlds[likeliest].stack) and self._basis.ran and chances[likeliest] > EVEN:
             chance = f"with a chance of {chances[likeliest]:.0%}"
             yield f"these runs are like those of {stack} {chance}, not as simulated: workload: {{stack: {stack}}} says so"
 
@@ -312,11 +308,6 @@ class Tuner:
         if more := {*plans[:MOST]}.difference(self.candidates.plans.tolist()):
             self._also += sorted(more)
             del self._basis
-
-    def expected(self, plan: int) -> Proposal:
-        """What is expected of a plan, by what is known now."""
-        self.hold([plan])
-        return self._proposal(self.belief, self._at(plan))
 
     def columns(self, plans: Sequence[int]) -> pa.Table:
         """What is known now of some plans: KNOWN; null of those that cannot be held. Whoever shows one of these has it here."""
