@@ -318,7 +318,7 @@ class Tuner:
         known = pa.table([pa.array(values, from_pandas=True) for values in made], KNOWN)
         return known.take(pc.index_in(pa.array(plans), pa.array(candidates.plans)))
 
-    def ties(self, plan: int, per: Sequence[str] = ()) -> set[int]:
+    def ties(self, plan: int, per: Sequence[str]) -> set[int]:
         """The candidates with the same values of `per` that may run and cost what cannot be told from one that is held."""
         belief, rows, at = self.belief, self._basis.rows, self._at(plan)
         means = self.candidates.mean + self.candidates.offset + belief.posterior.means
