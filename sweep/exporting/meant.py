@@ -106,7 +106,8 @@ def known_of(folder: Location, opened: Reopened | None = None) -> Tuner | None:
 def deciding(
     ranking: Ranking, folder: Location, where: str | None = None, opened: Reopened | None = None, try_cost: float | None = None
 ) -> Tuner | None:
-    """What is known of the plans of a ranking, by which one is to launch.
+    """What is known of the plans of a ranking, by which one is to launch. With `where` errors are linear around the plans that
+    meet it, so that steps and intervals are some percent off those beside all plans (`known_of`).
 
     None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand.
     """
