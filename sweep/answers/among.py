@@ -5,12 +5,12 @@ from typing import Any
 
 from sim_core import plural
 from sweep.answers.variation import STEP, PlanOfResult, Variation
-from sweep.columns import EXPECTED, LONGER, NO_CHOICE, SHORTER
+from sweep.columns import EXPECTED, LONGER, NO_CHOICE
 from sweep.exporting.meant import believed
 from sweep.ranking.error_bars import GroupBars
 from sweep.ranking.query import columns_of, plan_columns, results
 from sweep.ranking.ranking import TOP, rank
-from sweep.ranking.selection import quoted
+from sweep.ranking.selection import equals, quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +33,10 @@ def within(plan: PlanOfResult) -> Within | None:
     """Where a plan stands in its result; None where no error is known, or what is ranked by is no time."""
     folder, row = plan.opened.folder, plan.row
     group = {name: row[name] for name in rank(folder, top=1).per}
-    where = " AND ".join(_is(*each) for each in group.items()) or None
+    where = " AND ".join(equals(*each) for each in group.items()) or None
     ranking = believed(rank(folder, where=where, per=[], top=TOP), plan.tuner, [*group])
     by = ranking.by
-    if not ranking.error_bars.groups or by not in LONGER + SHORTER or not row.get(by):
+    if not ranking.error_bars.groups or not row.get(by):
         return None
     bars = ranking.error_bars.groups[0]
     pair = rank(folder, where=f"plan IN ({bars.best}, {plan.plan})", per=[], top=2, every=True)
@@ -45,7 +45,6 @@ def within(plan: PlanOfResult) -> Within | None:
     cost, least = (
         (each[by] if by in LONGER else 1 / each[by]) * each.get(EXPECTED, each[STEP]) / each[STEP] for each in (own, best)
     )
-    ties = zip(ranking.rows["plan"].to_pylist(), ranking.rows["tie"].to_pylist(), strict=True)
     return Within(
         group=group,
         by=by,
@@ -54,16 +53,10 @@ def within(plan: PlanOfResult) -> Within | None:
         tie=bool(own["tie"]),
         low=own["step_time_low_s"] / own["step_time_s"],
         high=own["step_time_high_s"] / own["step_time_s"],
-        tied=tuple(number for number, tie in ties if tie and number != bars.best),
+        tied=tuple(each["plan"] for each in ranking.rows.to_pylist() if each["tie"] and each["plan"] != bars.best),
         bars=bars,
         why=ranking.error_bars.why,
     )
-
-
-def _is(name: str, value: Any) -> str:
-    """The condition that a column has this value."""
-    text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
-    return f"{quoted(name)} = {text}"
 
 
 def nearest_running(plan: PlanOfResult) -> Variation | None:

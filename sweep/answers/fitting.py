@@ -108,17 +108,6 @@ def _prepared(workload: Values, hardware: str, gpus: int, sets: Sequence[str]) -
         return prepare(spec, Path.cwd()), tuple(name for key in axes for name in key.split(","))
 
 
-def memory_lines(row: Values) -> list[str]:
-    """Each term of the memory of a row: bytes, its part of the device, a bar."""
-    have = row["device_memory_bytes"]
-    return [
-        f"{name.removesuffix('_bytes'):14} {short(row[name], 'B'):>9} {row[name] / have:>6.1%}  "
-        f"{'#' * min(round(row[name] / have * BAR), 2 * BAR)}".rstrip()
-        for name in MEMORY
-        if row[name]
-    ]
-
-
 def fit_sections(found: Fit) -> Iterator[Section]:
     """What is said of it."""
     row, runs = found.row, found.row["status"] == "ok"
@@ -128,11 +117,18 @@ def fit_sections(found: Fit) -> Iterator[Section]:
         why = f"cannot run: {row['reason']}: {EXPLANATIONS[row['reason']]}" if row["reason"] else "its memory is unknown"
         yield Section(found.told, [why], values={**values, "changes": []}, notes=found.notes)
         return
-    part = f"{short(row[PEAK], 'B')} of {short(row['device_memory_bytes'], 'B')} ({row[PEAK] / row['device_memory_bytes']:.0%})"
+    have = row["device_memory_bytes"]
+    part = f"{short(row[PEAK], 'B')} of {short(have, 'B')} ({row[PEAK] / have:.0%})"
     sure = "" if found.chance is None else f", runs with a chance of {found.chance:.0%}"
     step = f", {cell(STEP, row[STEP])} a step" if runs else ""
     yield Section(found.told, [f"{'fits' if runs else 'does not fit'}: {part}{sure}{step}"], values=values)
-    yield Section("memory on the fullest stage, as parts of the device", memory_lines(row), apart=True, notes=found.notes)
+    terms = [  # bytes, their part of the device, a bar
+        f"{name.removesuffix('_bytes'):14} {short(row[name], 'B'):>9} {row[name] / have:>6.1%}  "
+        f"{'#' * min(round(row[name] / have * BAR), 2 * BAR)}".rstrip()
+        for name in MEMORY
+        if row[name]
+    ]
+    yield Section("memory on the fullest stage, as parts of the device", terms, apart=True, notes=found.notes)
     changes = [each._asdict() for each in found.changes]
     if changes:
         title = (

@@ -69,7 +69,7 @@ class PlanOfResult:
     @cached_property
     def tuner(self) -> Tuner | None:
         """What runs tell of the plans of its result; None without any."""
-        return known_of(self.opened.folder, opened=self.opened)
+        return known_of(self.opened.folder, self.opened)
 
     @cached_property
     def here(self) -> Values | None:

@@ -81,18 +81,18 @@ class _Line(NamedTuple):
     def fault(self, what: str, found: str, expected: str) -> FormatError:
         return FormatError(self.path, self.number, what, found, expected)
 
-    def whole(self, key: str, least: int = 1, most: int = LARGEST_SIZE) -> int:
+    def whole(self, key: str, most: int) -> int:
         """A size. Raises FormatError."""
         value = self.row.get(key)
-        if type(value) is not int or not least <= value <= most:
-            raise self.fault(key, shown(value), whole_number(least, LARGEST_SIZE))
+        if type(value) is not int or not 1 <= value <= most:
+            raise self.fault(key, shown(value), whole_number(1, LARGEST_SIZE))
         return value
 
-    def us(self, key: str = "us") -> float:
+    def us(self) -> float:
         """A time. Raises FormatError."""
-        us = self.row.get(key)
+        us = self.row.get("us")
         if not isinstance(us, int | float) or isinstance(us, bool) or not 0 < us < LARGEST_US:
-            raise self.fault(key, shown(us), f"microseconds above 0 and below {LARGEST_US:g}")
+            raise self.fault("us", shown(us), f"microseconds above 0 and below {LARGEST_US:g}")
         return float(us)
 
     def word(self, kind: str, key: str) -> str:
@@ -130,7 +130,7 @@ def _take(measured: Measured, line: _Line) -> None:
     """Add a line after the header. Raises FormatError."""
     row, kind = line.row, line.row.get("kind")
     if kind in SIZES:
-        sizes = tuple(line.whole(key, most=LARGEST_SIZE * (8 if key == "bytes" else 1)) for key in SIZES[kind])
+        sizes = tuple(line.whole(key, LARGEST_SIZE * (8 if key == "bytes" else 1)) for key in SIZES[kind])
         words = tuple(line.word(kind, key) for key in WORDS[kind])
         measured.kernels[kind].append(Kernel(words, sizes, line.us(), row.get("launch_bound") is True))
     elif kind == "skipped":

@@ -118,7 +118,7 @@ def rank_command(
             every=every,
         )
         if form is not Form.table:
-            ranking = believed(ranking, known_of(folder, where))
+            ranking = believed(ranking, known_of(folder))
         elif output is None:
             own_console().print(f"{folder}:")
         write(ranking.rows, partial(print_ranking, ranking, folder=folder, where=where, verbose=verbose, try_cost=try_cost))

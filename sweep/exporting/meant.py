@@ -20,13 +20,13 @@ from sweep.options import wrong
 from sweep.ranking.beside_running import Beside, Win, ratio_of
 from sweep.ranking.error_bars import COLUMNS
 from sweep.ranking.ranking import Ranking, rank
-from sweep.ranking.selection import quoted
+from sweep.ranking.selection import equals
 from sweep.reopening import BEST, Reopened, reopened
 from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.spec.values import FIELDS
 from sweep.tuning.record import NAME
-from sweep.tuning.tuner import Proposal, Tuner
+from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.evidence import workload_of
 from sweep.wording import Values, values_text
 
@@ -85,39 +85,36 @@ def refusal(prepared: Prepared) -> Callable[[int], str]:
     return refused
 
 
-def tuner_of(opened: Reopened, **options: Any) -> Tuner:
-    """What is known of the plans of a result, read alone. Raises SpecError."""
-    return Tuner(opened.folder, opened=opened, read_only=True, refusal=refusal(opened.prepared), **options)
-
-
-def plan_to_launch(
-    ranking: Ranking, folder: Location, where: str | None = None, opened: Reopened | None = None, try_cost: float | None = None
-) -> tuple[Proposal, Tuner] | None:
-    """The plan of a ranking to launch, by its runs so far, and what is known of the others.
-
-    None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand. Raises
-    SpecError for runs that cannot be, FormatError for a damaged table of them.
-    """
-    if ranking.front or ranking.best_by not in LONGER + SHORTER or ranking.descending != higher_is_better(ranking.by):
-        return None
-    if not workload_of(ranking.provenance).get("model"):
-        return None
+def tuner_of(folder: Location, opened: Reopened | None, **options: Any) -> Tuner | None:
+    """What is known of the plans of a result, read alone, with `options` of `Tuner`; None without the files of its sweep."""
     with suppress(SimError):
         opened = opened or reopened(folder)
-    if opened is None:
-        return None
-    tuner = tuner_of(opened, by=ranking.best_by, where=where, try_cost=try_cost)
-    return tuner.launch, tuner
+        return Tuner(opened.folder, opened=opened, read_only=True, refusal=refusal(opened.prepared), **options)
+    return None
 
 
-def known_of(folder: Location, where: str | None = None, opened: Reopened | None = None) -> Tuner | None:
+def known_of(folder: Location, opened: Reopened | None = None) -> Tuner | None:
     """What runs tell of the plans of a result; None without a run, or the files of its sweep."""
     with suppress(SimError):
         store = Store(directory=folder)
         spec = (store.provenance() or {}).get("spec") or {}
         if opened or spec.get("running") or (store.folder.local and (store.folder.local / NAME).exists()):
-            return tuner_of(opened or reopened(folder), by=STEP, where=where)
+            return tuner_of(folder, opened, by=STEP)
     return None
+
+
+def deciding(
+    ranking: Ranking, folder: Location, where: str | None = None, opened: Reopened | None = None, try_cost: float | None = None
+) -> Tuner | None:
+    """What is known of the plans of a ranking, by which one is to launch. With `where` errors are linear around the plans that
+    meet it, so that steps and intervals are some percent off those beside all plans (`known_of`).
+
+    None where plans are not ranked by their time, of recorded jobs, and where files of its sweep are not at hand.
+    """
+    timed = ranking.best_by in LONGER + SHORTER and ranking.descending == higher_is_better(ranking.by)
+    if ranking.front or not timed or not workload_of(ranking.provenance).get("model"):
+        return None
+    return tuner_of(folder, opened, by=ranking.best_by, where=where, try_cost=try_cost)
 
 
 def believed(ranking: Ranking, tuner: Tuner | None, per: Sequence[str] = ()) -> Ranking:
@@ -133,11 +130,9 @@ def believed(ranking: Ranking, tuner: Tuner | None, per: Sequence[str] = ()) -> 
     if not tuner.is_timed:
         known = known.select([RUNS])
     elif bars.groups:
-        tie, ties = [], set[int]()
-        for plan, place in zip(plans, rows["rank"].to_pylist(), strict=True):
-            ties = tuner.ties(plan, per) if place == 1 else ties
-            tie.append(plan in ties)
-        known = known.append_column(COLUMNS[2], pa.array(tie))
+        firsts = [plan for plan, place in zip(plans, rows["rank"].to_pylist(), strict=True) if place == 1]
+        ties = set().union(*(tuner.ties(plan, per) for plan in firsts))
+        known = known.append_column(COLUMNS[2], pa.array([plan in ties for plan in plans]))
         bars = bars._replace(why="steps of this job tell", groups=tuple(tuner.bars(group, per) for group in bars.groups))
     rows = pa.table(own | {name: known[name] for name in known.column_names if name in own or not ranking.chosen})
     best = next(row for row in rows.to_pylist() if row["plan"] == ranking.best["plan"])
@@ -152,15 +147,15 @@ def meant_by(
     opened: Reopened | None = None,
     try_cost: float | None = None,
 ) -> Meant:
-    """The plan to launch and the `best` row of a ranking, by what is known now."""
-    if (found := plan_to_launch(ranking, folder, where, opened, try_cost)) is None:
-        tuner = known_of(folder, where, opened)
+    """The plan to launch and the `best` row of a ranking, by what is known now. Raises SpecError for runs that cannot be,
+    FormatError for a damaged table of them."""
+    if (tuner := deciding(ranking, folder, where, opened, try_cost)) is None:
+        tuner = known_of(folder, opened)
         best = as_expected(best, tuner)
         return Meant(best, best, ranking.running, ("", ""), believed(ranking, tuner), tuner)
-    decided, tuner = found
-    here, row = believed(ranking, tuner), best
-    if decided.plan != best["plan"]:
-        condition = f"plan = {decided.plan}" + (f" AND ({where}\n)" if where else "")
+    plan, here, row = tuner.launch.plan, believed(ranking, tuner), best
+    if plan != best["plan"]:
+        condition = f"plan = {plan}" + (f" AND ({where}\n)" if where else "")
         row = rank(folder, by=ranking.by, descending=ranking.descending, where=condition, per=[], top=1).best or best
     fastest, launch = (as_expected(each, tuner) for each in (best, row))
     job = ranking.running
@@ -186,8 +181,7 @@ def _wins(ranking: Ranking, job: Beside, tuner: Tuner, where: str | None) -> Ite
     own = [name for name in ranking.varying if name in HARDWARE_KEYS or (name in FIELDS and not FIELDS[name].follows)]
     of_job = rows_of(f"plan = {job.plan}", None)
     mine, tables = of_job.to_pylist()[0], {}
-    texts = {name: "'" + mine[name].replace("'", "''") + "'" if isinstance(mine[name], str) else mine[name] for name in own}
-    same = {name: f"{quoted(name)} = {text}" for name, text in texts.items()}
+    same = {name: equals(name, mine[name]) for name in own}
     for moves, keeps in MOVES.items():
         kept = [name for name in own if (name in keeps if keeps is not None else name not in SWITCHED)]
         terms = [same[name] for name in kept] or ["plan >= 0"]
@@ -196,16 +190,15 @@ def _wins(ranking: Ranking, job: Beside, tuner: Tuner, where: str | None) -> Ite
             terms.append(f"({' OR '.join(' AND '.join(each) for each in others)})")
         tables[moves] = rows_of(" AND ".join(terms))
     every = pa.concat_tables([of_job, *tables.values()])
-    tuner.hold(every["plan"].to_pylist())
-    best = 1.0
+    plans = every["plan"].to_pylist()
+    chances, best = dict(zip(plans, tuner.columns(plans)[RUNS].to_pylist(), strict=True)), 1.0
     for moves, some in tables.items():
         wins = []
         for row in some.to_pylist():  # the fastest first
             plan, changes = row["plan"], values_text({name: row[name] for name in own if row[name] != mine[name]})
-            runs = tuner.expected(plan).runs_probability
             ratio = ratio_of(every, mine["plan"], plan, ranking.by, own, job.differences)
-            if ratio is not None and ratio[1] < (1 - WORTH) * best and runs >= EVEN and not tuner.refusal(plan):
-                wins.append(Win(moves, plan, changes, ratio, runs))
+            if ratio is not None and ratio[1] < (1 - WORTH) * best and chances[plan] >= EVEN and not tuner.refusal(plan):
+                wins.append(Win(moves, plan, changes, ratio, chances[plan]))
         wins = wins[: WINS if moves == "one" else 1]
         yield from wins
         best = min([best, *(win.ratio[1] for win in wins)])
@@ -244,8 +237,8 @@ def plan_number(opened: Reopened, text: str, option: str = "PLAN") -> int:
         ranking = rank(opened.folder, top=1)
         if ranking.best is None:
             raise SpecError(f"{opened.folder}: no plan of it can run; give the number of one")
-        decided = plan_to_launch(ranking, opened.folder, opened=opened)
-        return int(ranking.best["plan"]) if decided is None else decided[0].plan
+        tuner = deciding(ranking, opened.folder, opened=opened)
+        return int(ranking.best["plan"]) if tuner is None else tuner.launch.plan
     if not text.isascii() or not text.isdecimal() or int(text) >= size:
         raise wrong(option, text, f"a number from 0 to {size - 1:,} (column plan of `sweep rank`), or best")
     return int(text)

@@ -1,6 +1,6 @@
 """The best plan of a result beside the job that runs: how much less time its step is expected to take, with an interval."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import duckdb
@@ -62,8 +62,8 @@ def beside_running(
         return None
     running = Running.model_validate(section)
     best = int(rows["plan"][0].as_py())
-    fields = _fields(running, connection.sql("FROM results LIMIT 0").columns)
-    query = f"SELECT * FROM results WHERE ({_same(fields)}) OR plan = {best} ORDER BY plan"
+    same, fields = _same(running, connection.sql("FROM results LIMIT 0").columns)
+    query = f"SELECT * FROM results WHERE ({same}) OR plan = {best} ORDER BY plan"
     found = connection.sql(query, params=list(fields.values())).to_arrow_table()
     nothing: Fields = {"plan": None, "status": "", "reason": ""}
     mine = next((row for row in found.to_pylist() if all(row[name] == value for name, value in fields.items())), nothing)
@@ -81,19 +81,16 @@ def beside_running(
 
 def plan_of_running(source: Rows, running: Running) -> int | None:
     """The number of the plan that runs; None if it is not among the rows."""
-    fields = _fields(running, source.columns)
+    same, fields = _same(running, source.columns)
     source.ask({"plan", *fields})
-    found = source.connection.execute(f"SELECT min(plan) FROM results WHERE {_same(fields)}", list(fields.values())).fetchall()
+    found = source.connection.execute(f"SELECT min(plan) FROM results WHERE {same}", list(fields.values())).fetchall()
     return None if found[0][0] is None else int(found[0][0])
 
 
-def _fields(running: Running, columns: Collection[str]) -> dict[str, Value]:
-    return {name: value for name, value in running.plan.items() if name in columns and name not in FOLLOWING}
-
-
-def _same(fields: Mapping[str, Value]) -> str:
-    """SQL that holds of plans with these fields, whose values are its parameters."""
-    return " AND ".join(f"{quoted(name)} = ?" for name in fields) or "false"
+def _same(running: Running, columns: Collection[str]) -> tuple[str, dict[str, Value]]:
+    """SQL that holds of plans with the fields of the job, and these, whose values are its parameters."""
+    fields = {name: value for name, value in running.plan.items() if name in columns and name not in FOLLOWING}
+    return " AND ".join(f"{quoted(name)} = ?" for name in fields) or "false", fields
 
 
 def ratio_of(

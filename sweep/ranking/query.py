@@ -94,28 +94,23 @@ def parts(directory: Location, where: str | None = None) -> Iterator[Rows]:
         asked = where is not None and RUNS in where.lower()
         chance = runs_in_sql(Store(directory=directory).provenance() or {}, columns.keys()) if asked else None
         with _in_one_line(directory, where):
-            _check(where, columns, [RUNS] if chance else [])
+            if where:
+                others = [*other_names(list(columns)), *names_of_hardware(list(columns)), *([RUNS] if chance else [])]
+                with of_option(f"--where {where!r}"):
+                    check_condition(where, list(columns), (), others)
             yield Rows(connection=connection, columns=columns, directory=directory, reading=files, chance=chance)
 
 
 @contextmanager
-def results(directory: Location, where: str | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def results(directory: Location) -> Iterator[duckdb.DuckDBPyConnection]:
     """The rows as the table `results`, and as NAMED for conditions.
 
-    Raises SpecError if there are no results, a file is damaged, or the condition `where` fails on a value.
+    Raises SpecError if there are no results, or a file is damaged.
     """
     with opened(results=directory) as connection:
-        columns = named(connection)
-        with _in_one_line(directory, where):
-            _check(where, columns)
+        named(connection)
+        with _in_one_line(directory):
             yield connection
-
-
-def _check(where: str | None, columns: Collection[str], also: Sequence[str] = ()) -> None:
-    """Raise SpecError unless `where` is a condition on these columns, by any of their names."""
-    if where:
-        with of_option(f"--where {where!r}"):
-            check_condition(where, list(columns), (), [*other_names(list(columns)), *names_of_hardware(list(columns)), *also])
 
 
 def columns_in(where: str, columns: Collection[str]) -> set[str]:
@@ -128,7 +123,7 @@ def columns_in(where: str, columns: Collection[str]) -> set[str]:
 
 
 @contextmanager
-def _in_one_line(directory: Location, where: str | None) -> Iterator[None]:
+def _in_one_line(directory: Location, where: str | None = None) -> Iterator[None]:
     """Turn an error of the database into a SpecError."""
     try:
         yield

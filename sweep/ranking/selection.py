@@ -4,7 +4,7 @@ No row but those in question is sorted: the least values of each group bound wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -50,6 +50,12 @@ class Question(NamedTuple):
 def quoted(name: str) -> str:
     """A column in SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def equals(name: str, value: Any) -> str:
+    """The condition that a column has this value."""
+    text = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+    return f"{quoted(name)} = {text}"
 
 
 def check_ordered(names: Names, option: str, schema: Mapping[str, str]) -> None:

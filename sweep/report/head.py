@@ -1,6 +1,7 @@
 """The head of a page: the job in words, the best plan of each group with its interval, and how to launch it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -49,7 +50,6 @@ def head_of(
     rows = ranking.rows.slice(0, GROUPS if ranking.per else 1).to_pylist()
     if meant is not None:
         rows = [as_expected(row, meant.tuner) for row in rows]
-        rows = [row | meant.best if row["plan"] == meant.best["plan"] else row for row in rows]
     title = heading = name
     winners = [_winner(row, ranking, opened, place) for row in rows]
     if meant is not None and meant.launch["plan"] != meant.best["plan"]:
@@ -135,11 +135,12 @@ def _winner(row: Values, ranking: Ranking, opened: Reopened | None, place: str) 
     ran = {**row, "status": "ok", "reason": ""}  # which a ranking leaves out
     answers, launch = [], ""
     if opened is not None:
-        try:
+        with suppress(SimError):
             answers = on_page(Explanation(opened=opened, plan=plan, row=ran))
-        except SimError:
-            answers = []
-        launch = _launch(opened, plan)
+        with suppress(SimError):  # no framework launches it
+            if opened.prepared.sweep.workload.kind != SIMAI:
+                found = launched(opened.prepared, plan)
+                launch = torchtitan_text(found) if found.stack == "torchtitan" else megatron_text(found)
     # fields that differ among the plans ranked and that the words do not name
     said = {*_PLAN, *group, "all_gpus", "ga", "global_batch", "schedule", "checkpointing", "layer_split", "hardware"}
     rest = [name for name in ranking.varying if name in FIELDS and name not in said and not name.startswith("overlap_")]
@@ -164,14 +165,3 @@ def commands_of(place: str, plan: int | str) -> list[str]:
         f"sweep timeline {result} {plan} -o plan{plan}.json",
         f"sweep export {result} --plan {plan}",
     ]
-
-
-def _launch(opened: Reopened, plan: int) -> str:
-    """What `sweep export` writes of a plan; empty where no framework launches it."""
-    if opened.prepared.sweep.workload.kind == SIMAI:
-        return ""
-    try:
-        found = launched(opened.prepared, plan)
-        return torchtitan_text(found) if found.stack == "torchtitan" else megatron_text(found)
-    except SimError:
-        return ""

@@ -28,20 +28,19 @@ def compact(store: Store) -> tuple[int, int]:
 
 
 def _groups(parts: list[Slice]) -> Iterator[list[Slice]]:
-    """Runs of adjacent slices, of MOST_ROWS together at most; single slices are left as they are."""
+    """Runs of adjacent slices, of MOST_ROWS together at most."""
     group: list[Slice] = []
     for part in parts:
         if group and (part.start != group[-1].stop or part.stop - group[0].start > MOST_ROWS):
-            if len(group) > 1:
-                yield group
+            yield group
             group = []
         group.append(part)
-    if len(group) > 1:
+    if group:
         yield group
 
 
 def _joined(store: Store, parts: list[Slice], provenance: bytes, identity: str) -> None:
-    """Replace slices by one file, once that file has been read back; by several, if one were too large."""
+    """Replace slices, unless it is one, by one file, once that has been read back; by several, if one were too large."""
     if len(parts) == 1:
         return
     batch, counts = store.joined(parts)

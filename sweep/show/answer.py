@@ -175,7 +175,11 @@ def _doubts(
         )
     if above := above_measured(row, ranking.provenance):
         yield f"its MFU is above {above}, so expect less"
-    yield from _lacking(row, ranking)
+    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")  # `own`: facts of a user's own
+    if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
+        has = read_stack(name).schedules
+        if row.get("schedule", has[0]) not in has:
+            yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
     share = row.get("measured_share")
     if share is not None and share < FEW_MEASURED:
         yield f"{share:.0%} of its compute is by kernels measured on this device, the rest by near ones and peaks"
@@ -202,21 +206,6 @@ def _fits(ranking: Ranking, row: Values, fastest: Values, folder: Location, wher
         yield f"the fastest, plan {fastest['plan']} ({differs}), needs {_part(fastest):.0%} and runs with {fastest[RUNS]:.0%}"
     elif _is_tight(row, ranking):
         yield _next_with_room(ranking, row, folder, where)
-
-
-def _lacking(row: Values, ranking: Ranking) -> Iterator[str]:
-    """That the framework of a model's plan has no such schedule, or refuses what it overlaps or shares."""
-    name, own = _stack(row, ranking)
-    if _is_modelled(ranking) and name in stack_names() and "schedules" not in own:
-        has = read_stack(name).schedules
-        if row.get("schedule", has[0]) not in has:
-            yield f"{name} has no schedule {row['schedule']} ({', '.join(has)}): it is simulated as if it had"
-
-
-def _stack(row: Values, ranking: Ranking) -> tuple[str, str]:
-    """The name of a plan's stack, and what of its facts is a user's own."""
-    name, _, own = str(row.get("stack") or stack_of(ranking.provenance)).partition(" ")
-    return name, own
 
 
 def _is_tight(row: Values, ranking: Ranking) -> bool:

@@ -15,7 +15,6 @@ from sim_core import (
     ImpliedModel,
     Model,
     Stack,
-    Told,
     Workload,
     implied_model,
     model_document,
@@ -103,9 +102,14 @@ def workload_values(path: str, workload: Workload, warnings: Sequence[str]) -> F
 def hardware_lines(hardware: Hardware) -> Iterator[str]:
     """The numbers of one hardware with their sources; which kernels were measured: by the user, on it, or on one like it."""
     yield hardware.name
-    numbers = {key: getattr(getattr(hardware, section), key) for key, (section, _) in HARDWARE_KEYS.items()}
-    rows = [(key, short(each.value, HARDWARE_KEYS[key][1]), each) for key, each in numbers.items()]
-    yield from _aligned([(key, text, f"{each.source}{told_text(each.told)}") for key, text, each in rows])
+    rows = []
+    for key, (section, unit) in HARDWARE_KEYS.items():
+        number = getattr(getattr(hardware, section), key)
+        fitted = ""
+        if (told := number.told) is not None:
+            fitted = f"; {told.low:g} to {told.high:g} in 90% of cases, expected {told.prior:g}{_by(told.runs, told.sets)}"
+        rows.append((key, short(number.value, unit), f"{number.source}{fitted}"))
+    yield from _aligned(rows)
     if (own := hardware.surface) is not None:
         yield f"your own kernels: {own.source}"
         for gemm in own.gemm:
@@ -123,13 +127,6 @@ def hardware_lines(hardware: Hardware) -> Iterator[str]:
     else:
         yield "measured kernels"
     yield from (f"  {line}" for line in lines)
-
-
-def told_text(told: Told | None) -> str:
-    """How measured runs tell a number, as the end of a line; empty where none was fitted."""
-    if told is None:
-        return ""
-    return f"; {told.low:g} to {told.high:g} in 90% of cases, expected {told.prior:g}{_by(told.runs, told.sets)}"
 
 
 def _by(runs: int, sets: int) -> str:

@@ -195,31 +195,20 @@ def _print_rows(ranking: Ranking, names: Sequence[str], console: Console, *, in_
         lines = list(columns.values())
         print_table(lines[0], lines[1:], console, left=(0,), gap=2)
         return []
-    shown = _fitting(columns, _importance(ranking), console.width) if console.is_terminal else columns
+    shown = _fitting(ranking, columns, console.width) if console.is_terminal else columns
     head, *cells = zip(*(columns[name] for name in shown), strict=True)
     print_table(head, cells, console, gap=2)
     return [columns[name][0] for name in columns if name not in shown]
 
 
-def _importance(ranking: Ranking) -> list[str]:
-    """The columns, the most telling first: what is ranked, the plan, the result, the largest parts."""
-    first = [
-        *_ALWAYS,
-        *ranking.per,
-        ranking.by,
-        _TIE,
-        *ranking.front,
-        *_apart(ranking),
-        *(name for name in _SIZES if name in ranking.varying),
-    ]
+def _fitting(ranking: Ranking, columns: dict[str, list[str]], width: int) -> list[str]:
+    """The columns that fit into a line, in the order of the table: of what is ranked, the plan, the result and the largest
+    parts the most telling first."""
+    first = [*_ALWAYS, *ranking.per, ranking.by, _TIE, *ranking.front, *_apart(ranking)]
+    first += [name for name in _SIZES if name in ranking.varying]
     results = [STEP, EXPECTED, "mfu", *ranking.varying, ALIKE, "samples_per_s"]
-    return list(dict.fromkeys((*first, *results, *_sums(ranking), *ranking.rows.column_names)))
-
-
-def _fitting(columns: dict[str, list[str]], importance: Sequence[str], width: int) -> list[str]:
-    """The columns that fit into a line, in the order of the table."""
     left, kept = width - 1, set()
-    for name in importance:
+    for name in dict.fromkeys((*first, *results, *_sums(ranking), *ranking.rows.column_names)):
         if name in columns and ((needs := max(map(len, columns[name])) + 2) <= left or name in _ALWAYS):
             kept.add(name)
             left -= needs

@@ -87,11 +87,11 @@ def rows_text(table: pa.Table, form: str) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def markdown(sections: Sequence[Section], level: int = 2) -> str:
+def markdown(sections: Sequence[Section]) -> str:
     """Sections as Markdown."""
     text = []
     for section in sections:
-        text += [f"{'#' * level} {_escaped(section.heading)}", ""]
+        text += [f"## {_escaped(section.heading)}", ""]
         text += [f"- {_escaped(line)}" for line in section.lines] + [""] * bool(section.lines)
         if section.table:
             head, *rows = (f"| {' | '.join(map(_escaped, cells))} |" for cells in section.table)

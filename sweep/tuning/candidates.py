@@ -17,7 +17,7 @@ from sweep.tuning.deciding import Candidates, launch_cost
 from sweep.tuning.draws import log_steps
 from sweep.uncertainty.belief import World, world_of, worlds_of
 from sweep.uncertainty.evidence import DENSE, EXPERTS, RECORDED_UNKNOWN, recorded
-from sweep.uncertainty.judging import NO_CHOICE, Coordinates, all_distances, coordinates, features
+from sweep.uncertainty.judging import NO_CHOICE, all_distances, coordinates, features
 from sweep.uncertainty.memory import chance_before_runs, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
 
@@ -30,11 +30,6 @@ HOPELESS = 50.0
 """ln of a factor as large as any."""
 
 
-def axes_of(points: Coordinates) -> Axes:
-    """Plans as points: doublings, and a column for each value of a choice, two of which are a doubling apart."""
-    return Axes(features(points), all_distances(points))
-
-
 def stacks_of(sweep: Sweep, *, ran: bool) -> tuple[World, ...]:
     """What may run the plans of a sweep: the named stack, until one `ran`, which may contradict it; then others, too."""
     (named, *more), workload = sweep.named, sweep.workload
@@ -44,19 +39,17 @@ def stacks_of(sweep: Sweep, *, ran: bool) -> tuple[World, ...]:
 
 
 def candidates_of(
-    sweep: Sweep, plans: Ints, by: str = "step_time_s", worlds: Sequence[World] = (), among: Ints | None = None
+    sweep: Sweep, plans: Ints, by: str = "step_time_s", worlds: Sequence[World] = ()
 ) -> tuple[Candidates, pa.Table]:
-    """Some plans of a sweep as candidates, in order of their numbers, and their rows.
+    """Some plans of a sweep as candidates, in their order, and their rows.
 
-    `by`: a column in proportion to time, or its inverse. `worlds`: what may run them (default: before a run). `among`: plans
-    in the middle of which errors are linear (default: these), so that one is told of alike beside any others.
+    `by`: a column in proportion to time, or its inverse. `worlds`: what may run them (default: before a run).
     """
-    among = plans if among is None else among
-    every = rows_of(sweep, np.union1d(plans, among))
-    axes, numbers = axes_of(coordinates(every, varying(every))), every["plan"].to_numpy()
-    at = np.isin(numbers, plans)
-    axes = Axes(axes.linear[at], axes.apart[np.ix_(at, at)], axes.linear[np.isin(numbers, among)].mean(0))
-    rows = every.filter(pa.array(at))
+    rows = rows_of(sweep, plans)
+    points = coordinates(rows, varying(rows))
+    axes = Axes(
+        features(points), all_distances(points)
+    )  # a column for each value of a choice, two of which are a doubling apart
     return _made(sweep, rows, axes, by, worlds or stacks_of(sweep, ran=False)), rows
 
 

@@ -122,6 +122,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
     judged = posterior if len(known.rows) >= LEAST_RUNS else posterior.likeliest
     likely, drawn = _outcomes(candidates, judged, chance, floor, best)
     fastest = drawn.min(1)
+    lost = np.expm1(drawn[:, likely == best][:, 0] - fastest) if best is not None else None
     return Belief(
         log_s=log_s,
         sd=posterior.sd,
@@ -135,7 +136,7 @@ def believe(candidates: Candidates, known: Known, skipped: Sequence[int] = ()) -
         stacks=weights,
         slower=alone,
         hope=min(hopes, key=hopes.__getitem__, default=None),
-        regret=None if best is None else _regret(np.expm1(drawn[:, likely == best][:, 0] - fastest)),
+        regret=None if lost is None else Regret(float(lost.mean()), *np.quantile(lost, (0.1, 0.9)).tolist()),
     )
 
 
@@ -186,10 +187,6 @@ def _outcomes(
     fails = np.random.default_rng(1).random(true.shape) >= np.where(likely == best, 1.0, chance[likely])
     true[fails] = np.inf
     return likely, true
-
-
-def _regret(lost: Floats) -> Regret:
-    return Regret(mean=float(lost.mean()), p10=float(np.quantile(lost, 0.1)), p90=float(np.quantile(lost, 0.9)))
 
 
 def score(belief: Belief, cost: float = TRY_COST) -> Floats:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from sim_core import SpecError, Values
+from sim_core import SpecError
 from sweep.inputs.log import read_log
 from sweep.inputs.told import Job
 from sweep.options import OptionError
@@ -101,18 +101,6 @@ def _answer(command: str) -> tuple[int, str]:
     return subprocess.getstatusoutput(f"timeout {ANSWER_S} {command}")
 
 
-def check_template(template: str) -> None:
-    """Raise SpecError unless it is a command with {flags} or {plan}."""
-    try:
-        template.format(**dict.fromkeys(FIELDS, ""))
-    except (KeyError, IndexError, ValueError):
-        raise OptionError(
-            f"--launch {template!r}: expected no braces but {', '.join(f'{{{name}}}' for name in FIELDS)}"
-        ) from None
-    if "{flags}" not in template and "{plan}" not in template:
-        raise OptionError(f"--launch {template!r}: expected {{flags}} or {{plan}} in it, which say what is to run")
-
-
 def told_by_log(tuner: Tuner, plan: int, path: Path) -> Job:
     """The log of a plan. Raises SpecError if it is of another plan, or tells no step, memory or failure; OSError."""
     log = read_log(path)
@@ -148,7 +136,14 @@ def launch(
 
     Runs that were begun before come first. Raises SpecError, OSError.
     """
-    check_template(template)
+    try:
+        template.format(**dict.fromkeys(FIELDS, ""))
+    except (KeyError, IndexError, ValueError):
+        raise OptionError(
+            f"--launch {template!r}: expected no braces but {', '.join(f'{{{name}}}' for name in FIELDS)}"
+        ) from None
+    if "{flags}" not in template and "{plan}" not in template:
+        raise OptionError(f"--launch {template!r}: expected {{flags}} or {{plan}} in it, which say what is to run")
     loop = _Loop(tuner, template, flags_of, say)
     running, pause = [*loop.begun()], LOOKS_S[0]
     while True:
@@ -246,7 +241,12 @@ class _Loop(NamedTuple):
             if job.ray and own is None:
                 self._process(run, f"ray job logs {job.name}").wait()
         if job is not None or own is not None:
-            self._tell(run, end)
+            log = str(run.path)
+            if run.stopped is not None:
+                self.tuner.tell(run.plan, SLOW, log=log, note=end)
+            elif not self._told(run, good=end.endswith(GOOD)):
+                state = SKIP if end.endswith(NO_FAULT) else CRASH
+                self.tuner.tell(run.plan, state, log=log, note=f"{end}, no step in its log")
         elif text and self._told(run):
             self.say(f"plan {run.plan}: {self._word(run)}, by the log of a run that was begun before")
             return True
@@ -271,7 +271,9 @@ class _Loop(NamedTuple):
             self.say(f"plan {run.plan}: skipped, flags {flags}")
             return False
         command = self.template.format(flags=flags, plan=str(run.plan), log=shlex.quote(str(run.path)))
-        self.say(f"plan {run.plan}: {values_of(self.tuner.row(run.plan))}: {command}")
+        row = self.tuner.row(run.plan)
+        sizes = ", ".join(f"{name} {row[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch") if name in row)
+        self.say(f"plan {run.plan}: {sizes}: {command}")
         run.log.truncate(0)
         slurm = f"SBATCH_WAIT=1 SBATCH_OPEN_MODE=append SBATCH_OUTPUT={shlex.quote(str(run.path))}"
         first = f"echo 'sweep tune {self.tuner.identity[:8]}: on {socket.gethostname()}, process group' $$"
@@ -309,14 +311,6 @@ class _Loop(NamedTuple):
             with suppress(ProcessLookupError):
                 os.killpg(int(found[3]), signal.SIGKILL if hard else signal.SIGTERM)
 
-    def _tell(self, run: _Run, end: str) -> None:
-        """Write down a run that ended."""
-        if run.stopped is not None:
-            self.tuner.tell(run.plan, SLOW, log=str(run.path), note=end)
-        elif not self._told(run, good=end.endswith(GOOD)):
-            state = SKIP if end.endswith(NO_FAULT) else CRASH
-            self.tuner.tell(run.plan, state, log=str(run.path), note=f"{end}, no step in its log")
-
     def _told(self, run: _Run, *, good: bool = False) -> bool:
         """Whether the log tells how the run went, of a `good` end by its memory alone; one that failed after some steps did
         not crash for its plan."""
@@ -333,8 +327,3 @@ class _Loop(NamedTuple):
     def _word(self, run: _Run) -> str:
         known = self.tuner.runs[run.plan]
         return f"{known.step_time_s:.4g} s" if known.state == OK and known.step_time_s else known.state
-
-
-def values_of(row: Values) -> str:
-    """A plan by the columns that say most."""
-    return ", ".join(f"{name} {row[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch") if name in row)

@@ -30,7 +30,8 @@ def own_entries(path: Path, opened: Reopened) -> tuple[list[Entry] | None, list[
     if (kind := recognised(path)) is not None and kind.kind == LOG:
         hint = f"`sweep tune {opened.folder} --add plan=N --log {path}`, or `sweep inspect {path} --rows runs.csv`"
         raise SpecError(f"{path}: is a {kind.name}, not a table of runs: {hint}")
-    return (None, []) if names_plans(path) else entries_of_runs(path, opened)
+    names = next(csv.reader(head_of(path).decode("utf-8-sig", "replace").splitlines()), [])
+    return (None, []) if PLAN in map(str.strip, names) else entries_of_runs(path, opened)
 
 
 def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str]]:
@@ -45,7 +46,14 @@ def entries_of_runs(path: Path, opened: Reopened) -> tuple[list[Entry], list[str
                 for name in MODEL:
                     if (stated := getattr(row.model, name)) != (own := getattr(known.model, name)):
                         raise NotSimulated(f"a run of another model: found {name} {stated}, expected {own}")
-                entries.append(_entry(row, _plan(connection, row)))
+                plan, seconds = _plan(connection, row), row.number("step_time_s")
+                if not row.out_of_memory and seconds is None:
+                    raise NotSimulated("no time of a step")
+                state, seconds = (OUT_OF_MEMORY, None) if row.out_of_memory else (OK, seconds)
+                peak, log = row.number("peak_memory_gib"), row.text("source")
+                entries.append(
+                    Entry(plan=plan, state=state, step_time_s=seconds, peak_memory_gib=peak, log=log, where=row.where)
+                )
             except NotSimulated as why:
                 others.append(f"{row.where}: {why}: left out")
     if not entries:
@@ -67,22 +75,3 @@ def _plan(connection: duckdb.DuckDBPyConnection, row: Row) -> int:
         raise NotSimulated(f"no plan of this result: {stated} on {must['hardware']}")
     alike = [(one["status"] == OK, sum(one[name] == value for name, value in wanted.items())) for one in found]
     return int(found[alike.index(max(alike))]["plan"])
-
-
-def names_plans(path: Path) -> bool:
-    """Whether a CSV names plans of a result by number; else it is a table of runs."""
-    return PLAN in [cell.strip() for cell in next(csv.reader(head_of(path).decode("utf-8-sig", "replace").splitlines()), [])]
-
-
-def _entry(row: Row, plan: int) -> Entry:
-    seconds = row.number("step_time_s")
-    if not row.out_of_memory and seconds is None:
-        raise NotSimulated("no time of a step")
-    return Entry(
-        plan=plan,
-        state=OUT_OF_MEMORY if row.out_of_memory else OK,
-        step_time_s=None if row.out_of_memory else seconds,
-        peak_memory_gib=row.number("peak_memory_gib"),
-        log=row.text("source"),
-        where=row.where,
-    )

@@ -72,7 +72,6 @@ MOST_FULL = 1.05
 """Of the memory that a preset has, what a counter may read: tools count a little more than CUDA gives."""
 FULLEST = 100
 """Plans beyond the device's memory, as simulated, that are candidates: those that need the least."""
-STEP = "step_time_s"
 MOST_REFUSED = 50
 """Plans that are passed over because their framework refuses them, one after the other."""
 EVEN = 0.5
@@ -158,23 +157,19 @@ class Tuner:
     def notes(self) -> list[str]:
         """What there is to say of the runs and of the candidates, a line each."""
         few = "search" in self.opened.provenance and len(self.candidates.plans) < FEW
-        return [*self._running[1], *doubts(self.runs), *self._surprises, *self._likeness, *([_SEARCHED] if few else [])]
+        return [*self._running[1], *doubts(self.runs), *self._surprises, *([_SEARCHED] if few else [])]
 
     @property
     def _surprises(self) -> Iterator[str]:
-        """Runs that took far longer than the others make of their plans."""
+        """Runs that took far longer than the others make of their plans; runs that are like those of another stack than the one
+        that is simulated."""
         for row, factor in self.belief.slower.items():
             plan = self._basis.candidates.plans[row]
             why = "it tells of itself alone; run again, it says whether the plan or the machine is slow"
             yield f"plan {plan} took {factor:.1f} times as long as the other runs say: {why}"
-
-    @property
-    def _likeness(self) -> Iterator[str]:
-        """That the runs are like those of another stack than the one that is simulated."""
         worlds, chances = self._basis.worlds, self.belief.stacks
         likeliest = int(chances.argmax())
-        if worlds[likeliest].stack and self._basis.ran and chances[likeliest] > EVEN:
-            stack = worlds[likeliest].stack
+        if (stack := worlds[likeliest].stack) and self._basis.ran and chances[likeliest] > EVEN:
             chance = f"with a chance of {chances[likeliest]:.0%}"
             yield f"these runs are like those of {stack} {chance}, not as simulated: workload: {{stack: {stack}}} says so"
 
@@ -314,11 +309,6 @@ class Tuner:
             self._also += sorted(more)
             del self._basis
 
-    def expected(self, plan: int) -> Proposal:
-        """What is expected of a plan, by what is known now."""
-        self.hold([plan])
-        return self._proposal(self.belief, self._at(plan))
-
     def columns(self, plans: Sequence[int]) -> pa.Table:
         """What is known now of some plans: KNOWN; null of those that cannot be held. Whoever shows one of these has it here."""
         self.hold(plans)
@@ -328,7 +318,7 @@ class Tuner:
         known = pa.table([pa.array(values, from_pandas=True) for values in made], KNOWN)
         return known.take(pc.index_in(pa.array(plans), pa.array(candidates.plans)))
 
-    def ties(self, plan: int, per: Sequence[str] = ()) -> set[int]:
+    def ties(self, plan: int, per: Sequence[str]) -> set[int]:
         """The candidates with the same values of `per` that may run and cost what cannot be told from one that is held."""
         belief, rows, at = self.belief, self._basis.rows, self._at(plan)
         means = self.candidates.mean + self.candidates.offset + belief.posterior.means
@@ -343,9 +333,9 @@ class Tuner:
 
     def bars(self, group: GroupBars, per: Sequence[str]) -> GroupBars:
         """What is known now of the best of a group that is ranked."""
-        told = self.expected(group.best)
+        (told,) = self.columns([group.best]).to_pylist()
+        low, high = (told[name] / float(self.candidates.simulated[self._at(group.best)]) for name in COLUMNS[:2])
         tied = self.ties(group.best, per).intersection(self._basis.ranked.tolist())
-        low, high = (told.expected_s / told.simulated_s * float(np.exp(end * NORMAL_90 * told.sd)) for end in (-1, 1))
         return group._replace(low=low, high=high, tied=len(tied - {group.best}))
 
     def meeting(self, where: str) -> str:
@@ -456,23 +446,22 @@ class Tuner:
     @cached_property
     def _basis(self) -> "_Basis":
         """The candidates, simulated under draws; made once."""
-        by, first, numbers = self._chosen(self._by, self._where)
-        if by not in LONGER + SHORTER:
-            raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
+        with parts(self.opened.folder, self._where) as source:
+            by, first = first_plans(source, self.opened.folder, self._by, self._where, MOST)
+            if by not in LONGER + SHORTER:
+                raise OptionError(f"--by {by}: expected a column in proportion to time: {', '.join(LONGER + SHORTER)}")
+            full = _too_full(source, self._where)
         told = {plan: run for plan, run in sorted(self.runs.items()) if run.state != SKIP}
         for plan in told:
             self._check_number(plan)
-        if self._where and not len(numbers):
+        if self._where and not len(first) and not len(full):
             raise OptionError(f"--where {self._where!r}: false for all plans that can run")
-        among = numbers if by == STEP and not self._where else self._chosen(STEP, None)[2]
-        numbers, among = (
-            np.union1d(each, np.array([*told, *more], int)) for each, more in ((numbers, self._also), (among, ()))
-        )
+        numbers = np.unique(np.concatenate([first[: MOST - len(full)], full, np.array([*told, *self._also], int)]))
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
         worlds = stacks_of(sweep, ran=bool(told))
-        candidates, rows = candidates_of(sweep, numbers, by, worlds, among)
+        candidates, rows = candidates_of(sweep, numbers, by, worlds)
         for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)
             run = told[row["plan"]]
@@ -480,13 +469,6 @@ class Tuner:
             if run.state == OK and run.times:
                 self._check_step(row, min(run.times))
         return _Basis(candidates, rows, worlds, first, ran=bool(told))
-
-    def _chosen(self, by: str | None, where: str | None) -> tuple[str, Ints, Ints]:
-        """The column that is ranked by, the first plans of the ranking, and those that compete: some too full ones, too."""
-        with parts(self.opened.folder, where) as source:
-            by, first = first_plans(source, self.opened.folder, by, where, MOST)
-            full = _too_full(source, where)
-        return by, first, np.concatenate([first[: MOST - len(full)], full])
 
 
 def _too_full(source: Rows, where: str | None) -> Ints:

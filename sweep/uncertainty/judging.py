@@ -85,11 +85,10 @@ def features(points: Coordinates) -> Floats:
     return np.concatenate(columns, 1)
 
 
-def all_distances(points: Coordinates, others: Ints | None = None) -> Floats:
-    """Doublings between all plans and the `others` (default: all), [n, others]."""
-    chosen = range(len(points.sizes)) if others is None else others.tolist()
-    columns = [distances(points, at) for at in chosen]
-    return np.stack(columns, 1) if columns else np.zeros((len(points.sizes), 0))
+def all_distances(points: Coordinates) -> Floats:
+    """Doublings between all plans, [n, n]."""
+    columns = [distances(points, at) for at in range(len(points.sizes))]
+    return np.stack(columns, 1) if columns else np.zeros((0, 0))
 
 
 class Judgement(NamedTuple):

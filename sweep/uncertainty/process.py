@@ -40,12 +40,10 @@ SAYS_NOTHING = 1e-3
 
 
 class Axes(NamedTuple):
-    """Plans by what their errors depend on. `linear` [n, k]: doublings and choices; `apart` [n, n]: distances in doublings.
-    `middle` [k]: the point around which errors are linear; default: the mean."""
+    """Plans by what their errors depend on. `linear` [n, k]: doublings and choices; `apart` [n, n]: distances in doublings."""
 
     linear: Floats
     apart: Floats
-    middle: Floats | None = None
 
 
 class Shared(NamedTuple):
@@ -151,7 +149,7 @@ def along_itself(axes: Axes) -> Floats:
 
 
 def _centred(axes: Axes) -> Floats:
-    return np.asarray(axes.linear - (axes.linear.mean(0) if axes.middle is None else axes.middle))
+    return np.asarray(axes.linear - axes.linear.mean(0))
 
 
 def condition(fixed: Floats, sized: Floats, runs: Runs) -> Posterior:
