@@ -66,9 +66,9 @@ def test_commands_that_read_results_do_without_the_compiler(tmp_path: Path) -> N
 def test_no_command_imports_pandas(tmp_path: Path) -> None:
     """Arrow does for its first array, where it is installed: a third of a second of each command."""
     (tmp_path / "pandas.py").write_text("raise SystemExit('pandas was imported')")
-    line = [sys.executable, "-m", "sweep", "run", EXAMPLES / "fidelity.yaml", "--out", tmp_path / "r", "-q", "--workers", "2"]
+    line = [sys.executable, "-m", "sweep", "run", str(EXAMPLES / "fidelity.yaml"), "--out", str(tmp_path / "r"), "-q"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    done = subprocess.run([*line, "--workers", "2"], capture_output=True, text=True, timeout=120, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
 
 
