@@ -58,7 +58,8 @@ OF_BOTH, BESIDE_GRADIENTS, BESIDE_GATHER, ARRIVED = 2, 3, 4, 5
 after the first of these, a forward before the last first one; and that one, at whose end all parameters of its stage have
 arrived."""
 KEPT = 512
-"""Sequences that are kept, at most; they fill half of the room for events. Of more, those that come first."""
+"""Sequences that are kept, at most; they fill half of the room for events. Of more, those that come first,
+until as many events as there is room for were filled and none was found."""
 EVENTS, PIECE, LEFT, TURN, SWEEP, MOVED, SLOTS, UNUSED, BEGIN = range(9)
 """Numbers of a sequence that is being filled: events of this piece; the pieces before it; codes still to run (of DeepSpeed:
 slots); of the present sweep its next turn, its number, and the codes run so far; slots ever used; depth of `unused`; where
@@ -121,14 +122,14 @@ def find_sequence(shape: Shape, group: int, order: Ints, sequence: Sequence) -> 
         if alike:
             state[EVENTS], state[PIECE], state[LEFT], state[BEGIN], known[0, 1] = 1, 0, 0, known[row, 7], 0
             return int(known[row, 6])
-    if missed > 2 * KEPT or begin + events_of(shape.schedule, shape.pp, shape.vpp, shape.ga) > room:
+    if missed > room or begin + events_of(shape.schedule, shape.pp, shape.vpp, shape.ga) > room:
         count, missed, begin = 0, 0, 0
     turns = fill_sequence(shape, order, sequence, begin)
     if turns > 0 and state[LEFT] == 0 and count < KEPT and begin + state[EVENTS] <= room // 2:
         count += 1
         known[count] = *wanted, turns, begin
         begin += state[EVENTS]
-    known[0, :3] = count, missed + 1, begin
+    known[0, :3] = count, missed + state[EVENTS], begin
     return turns
 
 
