@@ -91,9 +91,10 @@ def shard_blocks(case: Case, scratch: Scratch) -> None:
         for way in (DOWN, UP):
             compute_s, sent_s, waited_s, slowed_s = run_slowed(case, stage, way, count, scratch.layers)
             if of_nics > 0:
-                hidden_s, last = min(max(sent_s - waited_s, 0.0), compute_s), count - 1
+                window_s, last = compute_s + slowed_s, count - 1
+                hidden_s = min(max(sent_s - waited_s, 0.0), window_s)
                 open_s, all_s = low.nic_s[way, cell, OPEN], low.nic_s[way, cell, ALL]
-                longer_s = shared_s(compute_s + slowed_s, open_s, all_s, hidden_s * of_nics)
+                longer_s = shared_s(window_s, open_s, all_s, hidden_s * of_nics)
                 more_s[way, cell] = longer_s
                 if way == UP and all_s == 0 and scratch.layers.gather_s[max(last - 1, 0)] == 0:
                     low.nic_s[way, cell, FREE] = scratch.layers.compute_s[last]  # nothing to send before it has run

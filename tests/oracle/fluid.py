@@ -465,7 +465,7 @@ class Layered:
     """A block of sharded layers that runs: one stream gathers and scatters beside the compute, as PyTorch's FSDP does.
 
     A gather begins when at most `ahead` gathered layers wait to run; the scatter of a layer goes before the gather that its end
-    allows. The block ends with its last scatter.
+    allows. A layer that is there already waits for neither. The block ends with its last scatter.
     """
 
     def __init__(self, fluid: Fluid, item: Item, work: Work) -> None:
@@ -482,6 +482,8 @@ class Layered:
         if self.scattered == len(layers):
             self.fluid._go_on(self.item, self.buckets, 1.0)
             return
+        while self.gathered < len(layers) and layers[self.gathered].gather.seconds <= DONE:
+            self.gathered += 1
         if not self.computing and self.gathered > self.computed:
             part = layers[self.computed].part
             self.computing, pool.work, pool.left, pool.reached = True, self.work, part * self.work.seconds, self._end_layer

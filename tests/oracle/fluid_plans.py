@@ -159,7 +159,8 @@ def _layers_of(tables: Tables, layers: Layers, stage: int, chunk: int, way: int)
     of_nics = _cost_units(case, layers)
     count = list_layers(case, chunk * case.plan.pp + stage, layers)
     compute_s, sent_s, waited_s, slowed_s = run_slowed(case, stage, way, count, layers)
-    return count, of_nics, compute_s + slowed_s, sent_s, sent_s - min(max(sent_s - waited_s, 0.0), compute_s)
+    window_s = compute_s + slowed_s
+    return count, of_nics, window_s, sent_s, sent_s - min(max(sent_s - waited_s, 0.0), window_s)
 
 
 def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
