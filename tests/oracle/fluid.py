@@ -53,13 +53,15 @@ class Message:
 @dataclass(frozen=True)
 class Work:
     """A block alone: its seconds, and those of the NICs for messages that nothing hides, and that compute hides. Of sharded
-    layers it is their compute alone, in the order in which they run; `ahead`: gathered layers that may wait to run."""
+    layers it is their compute alone, in the order in which they run; `ahead`: gathered layers that may wait to run; `host`:
+    seconds before the first."""
 
     seconds: float
     exposed: float = 0.0
     hidden: float = 0.0
     layers: tuple[Layer, ...] = ()
     ahead: int = 0
+    host: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -303,7 +305,7 @@ class Fluid:
             return
         pool.work, pool.left = work, 0.0
         if work.layers:
-            Layered(self, item, work).go_on()
+            self._send(stage, Message(work.host), Layered(self, item, work).go_on)
             return
         self._go_on(item, self._buckets(block), 0.0)
 
@@ -465,7 +467,8 @@ class Layered:
     """A block of sharded layers that runs: one stream gathers and scatters beside the compute, as PyTorch's FSDP does.
 
     A gather begins when at most `ahead` gathered layers wait to run; the scatter of a layer goes before the gather that its end
-    allows. A layer that is there already waits for neither. The block ends with its last scatter.
+    allows. A layer that is there already waits for neither, but without overlap for the scatter before it. The block ends with
+    its last scatter.
     """
 
     def __init__(self, fluid: Fluid, item: Item, work: Work) -> None:
@@ -484,7 +487,8 @@ class Layered:
             return
         while self.gathered < len(layers) and layers[self.gathered].gather.seconds <= DONE:
             self.gathered += 1
-        if not self.computing and self.gathered > self.computed:
+        waits = not self.fluid.step.overlap_grad and self.scattered < self.computed
+        if not self.computing and self.gathered > self.computed and not waits:
             part = layers[self.computed].part
             self.computing, pool.work, pool.left, pool.reached = True, self.work, part * self.work.seconds, self._end_layer
         if self.streaming:

@@ -150,23 +150,26 @@ def lowered(plan: Given, alone: Ran, shared: Ran) -> Step:
 
 
 @outer_kernel
-def _layers_of(tables: Tables, layers: Layers, stage: int, chunk: int, way: int) -> tuple[int, float, float, float, float]:
+def _layers_of(
+    tables: Tables, layers: Layers, stage: int, chunk: int, way: int
+) -> tuple[int, float, float, float, float, float]:
     """Lists the layers of a virtual stage if they are sharded: their number, the part of their messages that needs the NICs,
-    the seconds of compute and of messages, and when they end."""
+    the seconds of compute, of messages, of those that nothing hides, and when they end."""
     case = case_at(tables, 0)
     if case.sharding < GRADIENTS_SHARDED:
-        return 0, 0.0, 0.0, 0.0, 0.0
+        return 0, 0.0, 0.0, 0.0, 0.0, 0.0
     of_nics = _cost_units(case, layers)
     count = list_layers(case, chunk * case.plan.pp + stage, layers)
     compute_s, sent_s, waited_s, slowed_s = run_slowed(case, stage, way, count, layers)
     window_s = compute_s + slowed_s
-    return count, of_nics, window_s, sent_s, sent_s - min(max(sent_s - waited_s, 0.0), window_s)
+    opened_s = sent_s - min(max(sent_s - waited_s, 0.0), window_s)
+    return count, of_nics, window_s, sent_s, opened_s, window_s + waited_s
 
 
 def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     """A block layer by layer, if they are sharded; `alone` with what it waits for them. Each layer has what they slow it."""
     layers = ran.scratch.layers
-    count, of_nics, compute_s, sent_s, opened_s = _layers_of(ran.tables, layers, *divmod(cell, one.vpp), way)
+    count, of_nics, compute_s, sent_s, opened_s, end_s = _layers_of(ran.tables, layers, *divmod(cell, one.vpp), way)
     if not count:
         return alone
 
@@ -182,6 +185,7 @@ def _of_layers(one: Plan, ran: Ran, way: int, cell: int, alone: Work) -> Work:
     rows = rows if way == DOWN else rows[::-1]
     ahead = one.prefetch_layers if one.overlap_param == 1 else 0
     own = {"exposed": alone.exposed - opened_s * of_nics, "hidden": alone.hidden - (sent_s - opened_s) * of_nics}
+    own["host"] = alone.seconds - end_s
     return replace(alone, seconds=compute_s, layers=tuple(rows), ahead=ahead, **{k: max(s, 0.0) for k, s in own.items()})
 
 
@@ -300,12 +304,22 @@ def random_line(rng: np.random.Generator, schedules: Sequence[str] = ()) -> Line
     return Line(model, sets, str(rng.choice(DEVICES)), str(rng.choice(STACKS)))
 
 
-def random_lines(seed: int, count: int, schedules: Sequence[str] = ()) -> list[tuple[Line, Given]]:
+def sharded_line(rng: np.random.Generator) -> Line:
+    """A random plan with sharded gradients or parameters, whatever its stack shards."""
+    line = random_line(rng)
+    more = [f"sharding={rng.choice(['gradients', 'parameters'])}"]
+    if more[0].endswith("parameters"):
+        more.append(f"prefetch_layers={int(rng.integers(0, 3))}")
+        more.append(f"reshard_after_forward={str(rng.random() < 0.6).lower()}")
+    return line._replace(sets=(*line.sets, *more))
+
+
+def random_lines(seed: int, count: int, schedules: Sequence[str] = (), *, sharded: bool = False) -> list[tuple[Line, Given]]:
     """The first `count` plans of a seed that can run, whose messages leave a node."""
     rng = np.random.default_rng(seed)
     found: list[tuple[Line, Given]] = []
     while len(found) < count:
-        line = random_line(rng, schedules)
+        line = sharded_line(rng) if sharded else random_line(rng, schedules)
         try:
             plan = given(line)
         except SpecError:
