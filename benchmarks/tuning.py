@@ -9,7 +9,8 @@ Each loop proposes plans that the simulation says fit, one after the other, and 
 peak memory, or a failure. Regret is how much slower the best plan measured so far is than the best of the grid, at most 300 %;
 a loop without a measured plan has all of it. GPU-hours: 2 minutes of start and 20 steps a run, 2 minutes of one that fails.
 `--stack` simulates all rows as that stack, `--stack ""` as a spec that names none, as for a framework that nobody knows;
-without it each row as its own. Optuna's TPE and scikit-learn's process take part where they are installed.
+without it each row as its own. `--small 5` tells the page of five small runs of the set
+first. Optuna's TPE takes part where it is installed.
 """
 
 import argparse
@@ -22,17 +23,22 @@ from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain, islice
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from sim_core import Bools, Floats, Ints, SimError, hardware_yaml, model_document
+from sim_core import Bools, Floats, Ints, SimError, hardware_yaml, model_document, read_stack, stack_yaml
 from sim_core.documents import parse_yaml
+from sweep.calibration.report import page_of_fit
+from sweep.calibration.stack_launch import runs_at_hand
+from sweep.calibration.steps import fit_stack
 from sweep.evaluation.preparation import prepare
 from sweep.runs.table import FAILED, OK, NotSimulated, Row, published_rows, read_table
 from sweep.spec.spec import SweepSpec
+from sweep.spec.stacks import STACK
 from sweep.tuning.candidates import TOO_FULL, candidates_of, rows_of, stacks_of
 from sweep.tuning.deciding import REPEATS, UNTOLD, Belief, Candidates, Known, believe, decide, doubted, score, stops
 from sweep.uncertainty.belief import UNNAMED
@@ -94,14 +100,25 @@ def jobs_of(given: argparse.Namespace) -> Iterator[Job]:
             together[tuple(row.text(key) for key in OF_JOB)].append(row)
     for rows in together.values():
         try:
-            if (job := _job(rows, given.stack, given.least)) is not None:
+            if (job := _job(rows, given.stack, given.least, given.page)) is not None:
                 yield job
         except (NotSimulated, SimError, ValidationError) as error:
             name = f"{rows[0].text('model_name')} on {rows[0].size('all_gpus')} ({rows[0].text('set')})"
             sys.stderr.write(f"{name}: not replayed: {' '.join(str(error).split())[:200]}\n")
 
 
-def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
+def page_of_small(rows: Sequence[Row], stack: str | None, count: int) -> str:
+    """A file with the page that so many small runs tell, as `sweep tune --small` does; empty: none asked for."""
+    if not count:
+        return ""
+    fit = fit_stack(
+        runs_at_hand([row for row in rows if row.quality == OK], None, count, 2)[0], read_stack(stack or STACK), None, ""
+    )
+    Path(file := f"{mkdtemp()}/small.yaml").write_text(stack_yaml(page_of_fit(fit, f"{fit.base.name} (small runs)", "")))
+    return file
+
+
+def _job(rows: Sequence[Row], stack: str | None, least: int, page: str) -> Job | None:
     """The job of some rows; None if fewer than `least` different plans ran. Raises NotSimulated, SimError."""
     measured: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     names: list[str] = []
@@ -137,7 +154,7 @@ def _job(rows: Sequence[Row], stack: str | None, least: int) -> Job | None:
     peak = np.array([_mean(same, "peak_memory_gib") * 2**30 for same in runs])
     if len(kept) < least or np.isnan(seconds[kept]).all():
         return None
-    candidates, chosen = candidates_of(sweep, kept, worlds=stacks_of(sweep, ran=True))
+    candidates, chosen = candidates_of(sweep, kept, worlds=stacks_of(sweep, ran=True, page=page))
     return Job(
         gpus=rows[0].size("all_gpus"), rows=chosen, candidates=candidates, fits=reason[kept] == "", seconds=seconds[kept],
         peak=np.log(peak[kept] / candidates.memory), best=float(np.nanmin(seconds)),
@@ -200,36 +217,12 @@ def by_tpe(job: Job, seed: int) -> Iterator[int]:
         study.tell(trial, slowest if np.isnan(job.seconds[row]) else float(job.seconds[row]))
 
 
-def by_process(job: Job, seed: int) -> Iterator[int]:
-    """scikit-learn's Gaussian process (Matern, a length for each axis) with expected improvement and three random starts."""
-    processes = import_module("sklearn.gaussian_process")
-    norm = import_module("scipy.stats").norm
-    rows, features = np.random.default_rng(seed).permutation(np.flatnonzero(job.fits)), job.candidates.axes.linear
-    picked = [int(row) for row in rows[:3]]
-    yield from picked
-    kernel = processes.kernels.Matern(np.ones(features.shape[1]), nu=2.5) + processes.kernels.WhiteKernel(1e-3)
-    while len(picked) < len(rows):
-        ran = [row for row in picked if not np.isnan(job.seconds[row])]
-        left = np.array([row for row in rows if row not in picked])
-        if not ran:
-            row = int(left[0])
-        else:
-            process = processes.GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
-            process.fit(features[ran], np.log(job.seconds[ran]))
-            mean, sd = process.predict(features[left], return_std=True)
-            better = (np.log(job.seconds[ran]).min() - mean) / np.maximum(sd, 1e-9)
-            row = int(left[np.argmax(sd * (better * norm.cdf(better) + norm.pdf(better)))])
-        picked.append(row)
-        yield row
-
-
 LOOPS: dict[str, tuple[Loop, int, str]] = {
     "sweep tune": (tuned, 1, ""),
     "simulated order": (ordered(lambda job, _: np.argsort(job.candidates.simulated, kind="stable")), 1, ""),
     "rule of thumb": (ordered(by_rule), 1, ""),
     "random": (ordered(lambda job, seed: np.random.default_rng(seed).permutation(len(job.seconds))), SEEDS, ""),
     "TPE (Optuna)": (by_tpe, SEEDS, "optuna"),
-    "process without prior": (by_process, SEEDS, "sklearn"),
 }
 """Name -> the loop, how often it runs, and the package that it needs."""
 
@@ -332,8 +325,10 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=4, help="plans of a job that ran")
     parser.add_argument("--scatter", type=float, default=0.0, help="standard deviation of ln(seconds) from run to run")
     parser.add_argument("--slow-first", type=float, default=1.0, help="factor on the first run of a loop")
+    parser.add_argument("--small", type=int, default=0, help="small runs of --set that are told first")
     parser.add_argument("--beside", action="store_true", help="what one run tells of all other plans, no loops")
     given = parser.parse_args()
+    given.page = page_of_small([row for row in published_rows() if row.text("set") == given.set], given.stack, given.small)
     begun = time.process_time()
     jobs = [replace(job, scatter=given.scatter, slow_first=given.slow_first) for job in jobs_of(given)]
     if not jobs:

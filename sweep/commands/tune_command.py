@@ -7,16 +7,19 @@ from typing import Annotated
 from rich.console import Console
 from typer import Option
 
-from sim_core import SpecError, quantity, shown
+from sim_core import SpecError, plural, quantity, shown, stack_yaml
 from sim_core.documents import Values
 from sweep.commands.shared import AsJson, Directory, TryCost, print_warnings, result_at, tell
 from sweep.exporting.meant import refusal
 from sweep.options import OptionError, of_option
+from sweep.outputs import write_file
 from sweep.reopening import reopened
+from sweep.results.folder import Folder
+from sweep.runs.table import read_table
 from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
 from sweep.tuning.placing import own_entries
-from sweep.tuning.record import FAILURES, NAME, OK, SKIP, SLOW, Entry
+from sweep.tuning.record import FAILURES, NAME, OK, SKIP, SLOW, SMALL, Entry
 from sweep.tuning.tuner import REGRET, Tuner
 
 GIB = 2**30
@@ -40,6 +43,9 @@ def tune_command(
     measured: Annotated[
         Path | None, Option(help=f"Read the runs from this table, of plans or of `inspect --rows`; {NAME} stays.")
     ] = None,
+    small: Annotated[
+        Path | None, Option(help="Take in small runs of the same stack, of any model: a table as `calibrate stack` fits.")
+    ] = None,
     file: Annotated[Path | None, Option(help=f"Default: {NAME} in the folder of the result.")] = None,
     launching: Annotated[
         str | None, Option("--launch", help="Run this command for plan after plan: 'sbatch run.sh {flags}'.")
@@ -58,6 +64,8 @@ def tune_command(
     if measured is not None:
         entries, others = own_entries(measured, opened)
         print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
+    if small is not None:
+        _take_in(small, opened.folder, as_json)
     tuner = Tuner(
         folder,
         by=by,
@@ -94,6 +102,23 @@ def tune_command(
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left, limit) if left else []
     tell(tuned_json(tuner, proposals, limit), tuned_lines(tuner, proposals, limit, flags, spent=not left), as_json)
+
+
+def _take_in(small: Path, folder: Folder, as_json: bool) -> None:
+    """Fit a page to small runs and lay it beside the result. Raises SpecError for runs that tell nothing of other plans."""
+    from sweep.calibration.report import page_of_fit
+    from sweep.calibration.steps import fit_stack
+
+    if (local := folder.local) is None:
+        raise SpecError(f"{folder}: no local folder; `sweep calibrate stack` makes a page for `workload: {{stack: ...}}`")
+    fit = fit_stack(read_table(small), None, None, str(small))
+    before, after, left_out = fit.mean_errors
+    errors = f"{before:.1f} % off by page {fit.base.name}, {after:.1f} with what they tell, {left_out:.1f} each left out"
+    if left_out >= before:
+        raise SpecError(f"{small}: {plural(len(fit.rows), 'run')} {errors}: they tell nothing of other plans")
+    write_file(local / SMALL, stack_yaml(page_of_fit(fit, f"{fit.base.name} (small runs)", str(small))))
+    if not as_json:
+        own_console().print(f"{local / SMALL}: {plural(len(fit.rows), 'small run')} {errors}")
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:

@@ -25,7 +25,7 @@ from sweep.reopening import BEST, Reopened, reopened
 from sweep.results.folder import Location
 from sweep.results.store import Store
 from sweep.spec.values import FIELDS
-from sweep.tuning.record import NAME
+from sweep.tuning.record import NAME, SMALL
 from sweep.tuning.tuner import Tuner
 from sweep.uncertainty.evidence import workload_of
 from sweep.wording import Values, values_text
@@ -98,7 +98,8 @@ def known_of(folder: Location, opened: Reopened | None = None) -> Tuner | None:
     with suppress(SimError):
         store = Store(directory=folder)
         spec = (store.provenance() or {}).get("spec") or {}
-        if opened or spec.get("running") or (store.folder.local and (store.folder.local / NAME).exists()):
+        local = store.folder.local
+        if opened or spec.get("running") or (local and any((local / name).exists() for name in (NAME, SMALL))):
             return tuner_of(folder, opened, by=STEP)
     return None
 
@@ -122,7 +123,7 @@ def believed(ranking: Ranking, tuner: Tuner | None, per: Sequence[str] = ()) -> 
     known, intervals, ties, expected step and memory. Its order and all other columns stay as simulated. `per`: groups that its
     rows are one of.
     """
-    if tuner is None or not tuner.runs or not ranking.best:
+    if tuner is None or not tuner.knows or not ranking.best:
         return ranking
     bars, rows, per = ranking.error_bars, ranking.rows, per or ranking.per
     plans, own = rows["plan"].to_pylist(), dict(zip(rows.column_names, rows.columns, strict=True))
@@ -133,7 +134,8 @@ def believed(ranking: Ranking, tuner: Tuner | None, per: Sequence[str] = ()) -> 
         firsts = [plan for plan, place in zip(plans, rows["rank"].to_pylist(), strict=True) if place == 1]
         ties = set().union(*(tuner.ties(plan, per) for plan in firsts))
         known = known.append_column(COLUMNS[2], pa.array([plan in ties for plan in plans]))
-        bars = bars._replace(why="steps of this job tell", groups=tuple(tuner.bars(group, per) for group in bars.groups))
+        why = "steps of this job tell" if tuner.runs else "small runs of its stack tell"
+        bars = bars._replace(why=why, groups=tuple(tuner.bars(group, per) for group in bars.groups))
     rows = pa.table(own | {name: known[name] for name in known.column_names if name in own or not ranking.chosen})
     best = next(row for row in rows.to_pylist() if row["plan"] == ranking.best["plan"])
     return replace(ranking, rows=rows, error_bars=bars, best=ranking.best | best)
@@ -207,7 +209,7 @@ def _wins(ranking: Ranking, job: Beside, tuner: Tuner, where: str | None) -> Ite
 def as_expected(row: Values, tuner: Tuner | None) -> Fields:
     """A row with what runs tell of it: the chance that it runs; once a step of the job is known, with interval, step and memory
     as expected here."""
-    if tuner is None or not tuner.runs:
+    if tuner is None or not tuner.knows:
         return {**row}
     (told,) = tuner.columns([row["plan"]]).to_pylist()
     if not tuner.is_timed:
@@ -224,7 +226,7 @@ def moved(row: Values, longer: float, larger: float) -> Fields:
 
 def by_belief(where: str | None, folder: Location) -> str | None:
     """A condition on the chance to run with what runs tell of it, as `Tuner.meeting`. Raises SpecError."""
-    if where is None or RUNS not in where.lower() or (tuner := known_of(folder)) is None or not tuner.runs:
+    if where is None or RUNS not in where.lower() or (tuner := known_of(folder)) is None or not tuner.knows:
         return where
     tuner.hold(rank(folder, where=where, per=[], top=HELD).rows["plan"].to_pylist())
     return tuner.meeting(where)

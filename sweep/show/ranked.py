@@ -71,7 +71,7 @@ def print_ranking(
         if out:
             say(f"Left out: {', '.join(dict.fromkeys(out))} ({'-v' if brief else '--columns chooses'})", console)
         if EXPECTED in names:
-            say("As runs of this job tell: expected_*, tie. As simulated: the order and all else.", console)
+            say("As runs tell: expected_*, tie. As simulated: the order and all else.", console)
     for line in _notes(ranking, answer.running, verbose=verbose):
         say(line, console)
     left_out = ranking.reasons | ({"where": ranking.filtered} if ranking.filtered else {})

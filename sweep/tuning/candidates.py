@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from sim_core import Ints
+from sim_core import Ints, is_page, read_stack
 from sweep.columns import LONGER
 from sweep.evaluation.evaluation import evaluate
 from sweep.evaluation.moved import boundless
@@ -15,8 +15,8 @@ from sweep.ranking.worlds import simulated_in
 from sweep.spec.stacks import STACK
 from sweep.tuning.deciding import Candidates, launch_cost
 from sweep.tuning.draws import log_steps
-from sweep.uncertainty.belief import World, world_of, worlds_of
-from sweep.uncertainty.evidence import DENSE, EXPERTS, RECORDED_UNKNOWN, recorded
+from sweep.uncertainty.belief import World, beside_page, world_of, worlds_of
+from sweep.uncertainty.evidence import DENSE, EXPERTS, RECORDED, RECORDED_UNKNOWN, recorded
 from sweep.uncertainty.judging import NO_CHOICE, all_distances, coordinates, features
 from sweep.uncertainty.memory import chance_before_runs, guesses_by_plan, guesses_in
 from sweep.uncertainty.process import Axes
@@ -30,12 +30,14 @@ HOPELESS = 50.0
 """ln of a factor as large as any."""
 
 
-def stacks_of(sweep: Sweep, *, ran: bool) -> tuple[World, ...]:
-    """What may run the plans of a sweep: the named stack, until one `ran`, which may contradict it; then others, too."""
+def stacks_of(sweep: Sweep, *, ran: bool, page: str = "") -> tuple[World, ...]:
+    """What may run the plans of a sweep: the named stack, until one `ran`, which may contradict it; then others, too; a `page`
+    that small runs told."""
     (named, *more), workload = sweep.named, sweep.workload
     if more or workload.modelled is None or workload.from_file:
         return (world_of(STACK),)  # an axis, whose plans have the error of their own; or a recording, of itself
-    return (world_of(named),) if named and not ran else worlds_of(named, sweep.hardware.variants[0].name)
+    worlds = (world_of(named),) if named and not ran else worlds_of(named, sweep.hardware.variants[0].name)
+    return beside_page(page, read_stack(page).name, worlds) if page else worlds
 
 
 def candidates_of(
@@ -83,6 +85,7 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
     if len(full := np.flatnonzero(np.isnan(cost))):
         cost[full] = rows_of(boundless(sweep), plans[full])[by].to_numpy()
     memory = rows["peak_memory_bytes"].to_numpy().astype(float)
+    evidence = RECORDED if worlds[0].stack and is_page(worlds[0].stack) else RECORDED_UNKNOWN  # small runs told the page
     return Candidates(
         plans=plans,
         simulated=np.exp(nominal),
@@ -96,5 +99,5 @@ def _made(sweep: Sweep, rows: pa.Table, axes: Axes, by: str, worlds: Sequence[Wo
         else guesses_in(worlds, beside.memory),
         moved=np.nan_to_num(beside.moved(len(plans))),
         offset=(np.log(cost) if by in LONGER else -np.log(cost)) - nominal,
-        size=1.0 if known is None else recorded(RECORDED_UNKNOWN).differences[EXPERTS if known.model.experts else DENSE].size,
+        size=1.0 if known is None else recorded(evidence).differences[EXPERTS if known.model.experts else DENSE].size,
     )

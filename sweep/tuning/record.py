@@ -17,6 +17,8 @@ from sweep.spec.document import cells_by_column, read_csv
 from sweep.uncertainty.process import steady
 
 NAME = "tune.csv"
+SMALL = "small.yaml"
+"""Beside it, the page that small runs of the same stack tell."""
 OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP = "ok", "oom", "crash", "slow", "skip"
 STATES = (OK, OUT_OF_MEMORY, CRASH, SLOW, SKIP)
 FAILURES = (OUT_OF_MEMORY, CRASH, SLOW)

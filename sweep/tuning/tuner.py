@@ -45,6 +45,7 @@ from sweep.tuning.record import (
     OUT_OF_MEMORY,
     SKIP,
     SLOW,
+    SMALL,
     STATES,
     Entry,
     Run,
@@ -128,6 +129,8 @@ class Tuner:
             entries = () if folder.local is None else entries
             file = Path(folder.local or "") / NAME
         self.file: Path = file
+        page = (folder.local or Path()) / SMALL
+        self.page = str(page) if folder.local and page.exists() else ""  # of the user's stack, as small runs told
         self.identity = str(self.opened.provenance["sweep"])
         self._by, self._where = by, where
         self._read_only = read_only or entries is not None
@@ -157,7 +160,8 @@ class Tuner:
     def notes(self) -> list[str]:
         """What there is to say of the runs and of the candidates, a line each."""
         few = "search" in self.opened.provenance and len(self.candidates.plans) < FEW
-        return [*self._running[1], *doubts(self.runs), *self._surprises, *([_SEARCHED] if few else [])]
+        page = [f"{SMALL} beside the result, a page that small runs told, is taken to run it"] * bool(self.page)
+        return [*page, *self._running[1], *doubts(self.runs), *self._surprises, *([_SEARCHED] if few else [])]
 
     @property
     def _surprises(self) -> Iterator[str]:
@@ -299,9 +303,14 @@ class Tuner:
         return try_cost(self._basis.rows) if self._try_cost is None else self._try_cost
 
     @property
+    def knows(self) -> bool:
+        """Whether runs tell anything."""
+        return bool(self.page or self.runs)
+
+    @property
     def is_timed(self) -> bool:
-        """Whether a step of the job is known."""
-        return any(run.state == OK and run.step_time_s for run in self.runs.values())
+        """Whether a step of the job is known, or of small runs of its stack."""
+        return bool(self.page) or any(run.state == OK and run.step_time_s for run in self.runs.values())
 
     def hold(self, plans: Sequence[int]) -> None:
         """Be told of these plans, too, the first MOST of them, wherever they rank."""
@@ -460,7 +469,7 @@ class Tuner:
         if not len(numbers):
             raise SpecError(f"{self.opened.folder}: no plan of it can run")
         sweep = self.opened.prepared.sweep
-        worlds = stacks_of(sweep, ran=bool(told))
+        worlds = stacks_of(sweep, ran=bool(told), page=self.page)
         candidates, rows = candidates_of(sweep, numbers, by, worlds)
         for row in rows.filter(pc.is_in(rows["plan"], pa.array([*told], pa.int64()))).to_pylist():
             _check_legal(row)

@@ -99,6 +99,13 @@ def worlds_of(stack: str, device: str) -> tuple[World, ...]:
     return (named, *(world._replace(chance=known.misnamed * world.chance / rest) for world in others))
 
 
+def beside_page(page: str, stack: str, worlds: tuple[World, ...]) -> tuple[World, ...]:
+    """A `page` that runs of the user's own `stack` told, and what was taken to run without it: it may be of another job."""
+    wrong = recorded().misnamed
+    others = (world._replace(chance=wrong * world.chance) for world in worlds)
+    return (World(page, 1 - wrong, world_of(stack).memory), *others)
+
+
 def quantile(level: float, chances: Floats, means: Floats, sds: Floats) -> Floats:
     """The quantile of a mixture of normal variables for each plan, [n], by bisection. All are [worlds, n]."""
     low, high = (means - FURTHEST * sds).min(0), (means + FURTHEST * sds).max(0)

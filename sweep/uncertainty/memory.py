@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.belief import UNNAMED, World, recorded, world_of, worlds_of
+from sweep.uncertainty.belief import DEFAULT, UNNAMED, World, recorded, world_of, worlds_of
 from sweep.uncertainty.process import Axes, Shared, along, along_itself, marginals_by_size, normal, weights_of
 
 SHARED = 0.5
@@ -61,7 +61,8 @@ def guesses_in(worlds: Sequence[World], beside: Mapping[str, Floats]) -> Guesses
     for world in worlds:
         mean, sd = world.memory
         if world.stack:
-            usual, width = recorded().pages[world.stack].beside_memory
+            pages = recorded().pages
+            usual, width = pages.get(world.stack, pages[DEFAULT]).beside_memory
             moved = beside.get(world.stack, np.full(1, np.nan))
             unknown = np.isnan(moved)
             each_mean, each_sd = mean + np.where(unknown, usual, moved), np.where(unknown, np.hypot(sd, width), sd)
