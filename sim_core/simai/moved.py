@@ -13,9 +13,8 @@ from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVEN
 from sim_core.planning.fields import FIELDS
 from sim_core.units import NS
 from sim_core.workloads import moving
-from sim_core.workloads.simai.header import Header
-from sim_core.workloads.simai.sections import sections_of
-from sim_core.workloads.simai.text import Record, SimaiText
+from sim_core.workloads.simai.file import File
+from sim_core.workloads.simai.text import Header, Record, SimaiText
 from sim_core.workloads.simai.workload import rules_of
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, Workload
 
@@ -70,29 +69,29 @@ class _Moved:
 
     def __init__(self, text: SimaiText, workload: Workload, plan: Plan, scale: Floats) -> None:
         self.arrays, self.plan, self.scale = workload.arrays, plan, scale
-        self.sections = sections = sections_of(text)
+        self.file = file = File(text)
         self.kinds = np.diff(self.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
         # the records of each unit, as they stand in the file
-        micro = sections.micro
+        micro = file.micro
         self.of_unit = {
-            self.arrays.first_unit: micro[: sections.head],
-            self.arrays.last_unit: micro[len(micro) - sections.tail :],
+            self.arrays.first_unit: micro[: file.head],
+            self.arrays.last_unit: micro[len(micro) - file.tail :],
         }
-        for layer, unit in zip(sections.layers, self.kinds.tolist(), strict=False):
+        for layer, unit in zip(file.places, self.kinds.tolist(), strict=False):
             self.of_unit.setdefault(unit, [micro[k] for k in layer])
 
     def records(self) -> list[Record]:
         """All lines, in the order of the text."""
-        sections, step, parts = self.sections, self.arrays.step, self._parts()
+        file, step, parts = self.file, self.arrays.step, self._parts()
         work = {part: self._work(part) for part in dict.fromkeys(parts)}
         repetitions = self._repetitions()
-        if repetitions * sum(len(work[part][0]) for part in parts) + len(sections.once) > MAX_LINES:
+        if repetitions * sum(len(work[part][0]) for part in parts) + len(file.once) > MAX_LINES:
             raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
         # the embedding of the first micro-batch has a time that it has there only
         rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
         excess = {parts[0]: round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))}
         lines = {part: _in_whole_ns(*each, repetitions, excess.get(part, 0)) for part, each in work.items()}
-        before, after = (map(self._once, sections.text.at(at)) for at in (sections.before, sections.after))
+        before, after = (map(self._once, file.text.at(at)) for at in (file.before, file.after))
         return [*before, *(record for k in range(repetitions) for part in parts for record in lines[part][k]), *after]
 
     def _repetitions(self) -> int:

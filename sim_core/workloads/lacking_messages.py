@@ -20,7 +20,7 @@ from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages
 from sim_core.models.weights import sequence_of
 from sim_core.workloads import moving
-from sim_core.workloads.simai.sections import COUNT_BYTES, EXPERTS, RECORDS_OF_EXPERTS
+from sim_core.workloads.simai.file import COUNT_BYTES, EXPERTS, RECORDS_OF_EXPERTS
 from sim_core.workloads.workload import (
     ALL_GATHER,
     ALL_REDUCE,
