@@ -15,8 +15,7 @@ from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_
 from sim_core.workloads.op_table.workload import workload_from_op_table
 from sim_core.workloads.simai.checks import checks_of
 from sim_core.workloads.simai.model import model_of, read_file
-from sim_core.workloads.simai.records import with_records
-from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.records import read_with_records
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.stages.workload import STAGES as STAGES, workload_from_stages
@@ -67,7 +66,7 @@ def _simai(path: str, facts: Facts) -> Read:
     """A text with the values of `facts.records`, its checks and the model it implies. Raises SpecError for a value that does
     not fit it."""
     records = facts.records or {}
-    file = read_file(with_records(read_simai_text(path, all_gpus=facts.all_gpus), records), facts)
+    file = read_file(read_with_records(path, records, all_gpus=facts.all_gpus), facts)
     implied = model_of(file)
     told = replace(
         workload_from_simai(file),

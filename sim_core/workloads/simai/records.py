@@ -8,7 +8,7 @@ from sim_core.documents import Fields, Values
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
 from sim_core.workloads.simai.file import File
-from sim_core.workloads.simai.text import LIST_KEYS, NO_RECORD, SimaiText
+from sim_core.workloads.simai.text import LIST_KEYS, NO_RECORD, SimaiText, read_simai_text
 
 KEEP = "keep"
 MODEL = "model"
@@ -49,14 +49,17 @@ def _choice(key: str, value: object) -> tuple[str, str, str, int]:
     raise SpecError(f"workload.records: {named(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 
-def with_records(text: SimaiText, values: Values) -> SimaiText:
-    """The text with the user's values. Raises SpecError for a record, a time or a message that the text does not have.
+def read_with_records(path: str, values: Values, data: bytes | None = None, *, all_gpus: int | None = None) -> SimaiText:
+    """The text at `path`, as `read_simai_text` has it, with the user's values.
+
+    Raises SpecError for a record, a time or a message that the text does not have, FormatError, OSError.
 
     A time without a phase is that of each phase with a measured time (of all, if none has one); of several lines of a name
     in a layer, those with a measured time take it. A size is that of each message of the record. A `final_` record that the
     text lacks is added at the end of each micro-batch.
     """
     choices = [_choice(key, value) for key, value in flat(values)]
+    text = read_simai_text(path, data, all_gpus=all_gpus)
     names = {record.name for record in text.records}
     for name in sorted({name for name, _, unit, _ in choices if unit == "s" and name.startswith(FINAL)} - names):
         text, names = _with_final(text, name), {*names, name}
