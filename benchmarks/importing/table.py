@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from benchmarks.importing import words_of
 from sim_core import FormatError, shown
 from sim_core.limits import whole_number
-from sweep.runs.table import FAILED, LARGEST_NUMBER, OK, QUALITIES, NotSimulated, check_columns, number_in
+from sweep.runs.cells import number_in
+from sweep.runs.table import FAILED, LARGEST_NUMBER, OK, QUALITIES, NotSimulated, check_columns
 from sweep.spec.document import cells_by_column, read_csv
 
 DATA: Final = Path(__file__).parent.parent / "data"
