@@ -91,8 +91,8 @@ class _Moved:
         rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
         excess = {parts[0]: round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))}
         lines = {part: _in_whole_ns(*each, repetitions, excess.get(part, 0)) for part, each in work.items()}
-        before, after = (map(self._once, file.text.at(at)) for at in (file.before, file.after))
-        return [*before, *(record for k in range(repetitions) for part in parts for record in lines[part][k]), *after]
+        body = (record for k in range(repetitions) for part in parts for record in lines[part][k])
+        return [*map(self._once, file.before), *body, *map(self._once, file.after)]
 
     def _parts(self) -> list[_Part]:
         """What a micro-batch consists of."""

@@ -95,8 +95,8 @@ class File:
         early = len([*takewhile(_BEFORE.match, names[:begin])])
         if early < begin:
             self.warn(early, f"record {names[early]} before the first layers: taken once per step")
-        self.before, self.after, self.micro = range(begin), range(end, len(names)), text.at(self.repetitions[0])
-        self.once = text.at((*self.before, *self.after))
+        self.before, self.after, self.micro = text.records[:begin], text.records[end:], text.at(self.repetitions[0])
+        self.once = (*self.before, *self.after)
         first = [record.name for record in self.micro]
         inside = next((k for k, name in enumerate(first, begin) if _BEFORE.match(name) or _AFTER.match(name)), None)
         if inside is not None:
@@ -117,7 +117,7 @@ class File:
         self.layers = len(self.places)  # of this stage
         self.activation, self.note = self._activation()  # bytes of sequence x hidden x micro-batch; where messages disagree
         # of a micro-batch, by the loss
-        self.tokens = next((max(r.comm_bytes) // 4 for r in text.at(self.after) if r.name == "cross_entropy1"), 0)
+        self.tokens = next((max(r.comm_bytes) // 4 for r in self.after if r.name == "cross_entropy1"), 0)
         batch = self.facts.micro_batch or 1
         stated = (self.facts.sequence or 0) * batch or self.tokens
         self.sequence = stated / batch
@@ -125,7 +125,7 @@ class File:
         self.hidden = int(hidden) if hidden == int(hidden) else 0
         # `mixed`: one record counts all parameters, without a profile
         self.experts, self.mixed, dense = (
-            sum(r.comm_bytes[WEIGHT_GRADIENT] for r in text.at(self.before) if r.name == name) / 4
+            sum(r.comm_bytes[WEIGHT_GRADIENT] for r in self.before if r.name == name) / 4
             for name in ("moe_grad_norm2", "grad_norm", "grad_param_comm")
         )
         self.dense = dense or max(self.mixed - self.experts, 0.0)
@@ -190,7 +190,7 @@ class File:
         micro-batch, the last layer's in the others. A file with one micro-batch shows the first only.
         """
         first, *rest = (record.compute_ns[WEIGHT_GRADIENT] for record in self.text.at(self.repetitions[:, 0]))
-        optimizer = sum(sum(r.compute_ns) for r in self.text.at(self.before) if r.name == "grad_param_compute")
+        optimizer = sum(sum(r.compute_ns) for r in self.before if r.name == "grad_param_compute")
         if not self.head or not (rest or HALF[0] * optimizer <= first <= HALF[1] * optimizer):
             return 0.0, 0.0
         others = sum(rest) / len(rest) if rest else float(self.micro[-1].compute_ns[WEIGHT_GRADIENT])

@@ -4,7 +4,7 @@ Source of the grammar: aliyun/SimAI and aliyun/aicb, format of `*.txt` workloads
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path
@@ -14,12 +14,14 @@ import numpy as np
 
 from sim_core.arrays import Ints
 from sim_core.documents import Fields, Words, shipped_document
-from sim_core.errors import FormatError, Place, nearest, shown, shown_near
+from sim_core.errors import FormatError, nearest, shown, shown_near
 from sim_core.limits import LARGEST, whole_number
 from sim_core.terms import kinds_by
 from sim_core.workloads.lines import text_lines
 from sim_core.workloads.words import group_of, words_of
 
+Fault = Callable[..., FormatError]
+"""The error of one line: what is wrong, what was found, what was expected."""
 POLICY = "HYBRID_TRANSFORMER"
 RERUN_POLICY = "HYBRID_TRANSFORMER_FWD_IN_BCKWD"
 LIST_KEYS = ("checkpoints", "checkpoint_initiates")
@@ -114,34 +116,35 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
 
     `all_gpus` is for files of the first generation, which lack it; one that contradicts the header is an error.
     """
+    fault = partial(FormatError, path)
     (first, raw), *lines = text_lines(path, data, expected=f"a header that begins with {RERUN_POLICY}")
-    header, first_generation, warnings = _header((path, first), raw, all_gpus)
-    what = "the number of layers"
+    header, first_generation, said = _header(partial(fault, first), raw, all_gpus)
+    warnings, what = [f"{path}:{first}: {each}" for each in said], "the number of layers"
     if not lines:
-        raise FormatError(path, first + 1, f"{what} is missing", expected="a whole number above 0")
+        raise fault(first + 1, f"{what} is missing", expected="a whole number above 0")
     (second, raw), *lines = lines
     if len(raw.split()) != 1:
-        raise FormatError(path, second, what, shown(raw.strip()), "one whole number")
-    count = _integer(raw.strip(), (path, second), what, least=1)
+        raise fault(second, what, shown(raw.strip()), "one whole number")
+    count = _integer(raw.strip(), partial(fault, second), what, least=1)
     if count != len(lines):
         where = lines[count][0] if count < len(lines) else lines[-1][0] if lines else second
-        raise FormatError(path, where, "layer lines", f"{len(lines)}", f"{count} (line {second})")
+        raise fault(where, "layer lines", f"{len(lines)}", f"{count} (line {second})")
     kinds = (*COLLECTIVES, BROADCAST) if first_generation else COLLECTIVES
     read: dict[str, Record] = {}  # a repeated line costs only a look-up
     for line, raw in lines:
         if raw not in read:
-            read[raw] = _record((path, line), raw, kinds)
+            read[raw] = _record(partial(fault, line), raw, kinds)
     text = SimaiText(path, header, tuple(read[raw] for _, raw in lines), np.array([line for line, _ in lines]))
     for key in LIST_KEYS:  # layer lines (from 0)
         for value in getattr(header, key):
             if value >= count:
-                raise FormatError(path, first, f"id of `{key}`", f"{value}", f"0 to {count - 1}")
+                raise fault(first, f"id of `{key}`", f"{value}", f"0 to {count - 1}")
             if value < min(header.checkpoints, default=count):
-                raise FormatError(path, first, f"id of `{key}`", f"{value}", "a checkpoint at or before it")
+                raise fault(first, f"id of `{key}`", f"{value}", "a checkpoint at or before it")
     return (_of_first_generation(text, warnings) if first_generation else text)._replace(warnings=tuple(warnings))
 
 
-def _integer(text: str, place: Place, what: str, *, least: int = 0, most: int = _INT64_MAX) -> int:
+def _integer(text: str, fail: Fault, what: str, *, least: int = 0, most: int = _INT64_MAX) -> int:
     """A decimal integer from `least` to `most`, by default of 64 bits. Raises FormatError that names `what` it is."""
     expected = whole_number(least, most) if most < _INT64_MAX else f"a whole number of at least {least}"
     if _INTEGER.match(text):
@@ -150,18 +153,18 @@ def _integer(text: str, place: Place, what: str, *, least: int = 0, most: int = 
             return value
         if value > most == _INT64_MAX and text[0] != "-":
             expected = "a number below 2^63"
-    raise FormatError(*place, what, shown(text), expected)
+    raise fail(what, shown(text), expected)
 
 
-def _header(place: Place, text: str, all_gpus: int | None) -> tuple[Header, bool, list[str]]:
+def _header(fail: Fault, text: str, all_gpus: int | None) -> tuple[Header, bool, list[str]]:
     """Line 1, whether it states only the TP group (the first generation), and warnings about it."""
     policy, *tokens = text.split()
-    fail, valid = partial(FormatError, *place), f"{RERUN_POLICY} or {POLICY}"
     if policy not in (POLICY, RERUN_POLICY):
+        valid = f"{RERUN_POLICY} or {POLICY}"
         if told := shipped_document(Path(__file__).with_name("policies.yaml")).get(policy):
             raise fail(f"policy {policy} is not supported ({told})", expected=valid)
         raise fail("unknown policy", shown(policy), valid)
-    values, unknown = _entries(place, tokens)
+    values, unknown = _entries(fail, tokens[::-1])
     said = [f"unknown key `{key}` is ignored ({nearest(key, HEADER_KEYS)})" for key in unknown]
     stated = values.get("all_gpus", all_gpus)
     if all_gpus not in (None, stated):
@@ -188,13 +191,12 @@ def _header(place: Place, text: str, all_gpus: int | None) -> tuple[Header, bool
         said.append(f"{POLICY} runs nothing again: the checkpoint ids have no effect")
     if "vpp" not in values:
         said.append("the header has no `vpp:`, taken as 1")
-    return header, first_generation, [f"{place[0]}:{place[1]}: {what}" for what in said]
+    return header, first_generation, said
 
 
-def _entries(place: Place, tokens: list[str]) -> tuple[Fields, list[str]]:
-    """The values of known keys, whole numbers and ids of LIST_KEYS, and the unknown keys."""
-    values, unknown, fail = Fields(), list[str](), partial(FormatError, *place)
-    tokens = tokens[::-1]
+def _entries(fail: Fault, tokens: list[str]) -> tuple[Fields, list[str]]:
+    """The values of known keys, whole numbers and ids of LIST_KEYS, and the unknown keys; `tokens` from the last on."""
+    values, unknown = Fields(), list[str]()
     while tokens:
         token = tokens.pop()
         key = _SAME_KEY.get(token.removesuffix(":"), token.removesuffix(":"))
@@ -208,54 +210,54 @@ def _entries(place: Place, tokens: list[str]) -> tuple[Fields, list[str]]:
             raise fail(f"key `{key}` is repeated")
         if not tokens or tokens[-1].endswith(":"):
             raise fail(f"key `{key}` without a value", expected="a number")
-        value = tokens.pop()
+        value, what = tokens.pop(), f"`{key}`"
         if key in LIST_KEYS:
-            count = _integer(value, place, f"count of `{key}`")
+            count = _integer(value, fail, f"count of {what}")
             ids = [*takewhile(lambda each: not each.endswith(":"), islice(reversed(tokens), count))]
             if len(ids) < count:
-                raise fail(f"`{key}` has too few ids", f"{len(ids)} of {count}", f"{count} layer ids")
-            values[key] = tuple(sorted({_integer(each, place, f"id of `{key}`") for each in ids}))
+                raise fail(f"{what} has too few ids", f"{len(ids)} of {count}", f"{count} layer ids")
+            values[key] = tuple(sorted({_integer(each, fail, f"id of {what}") for each in ids}))
             del tokens[len(tokens) - count :]
             if tokens and _INTEGER.match(tokens[-1]):
-                raise fail(f"`{key}` has more ids than its count", shown(tokens[-1]), f"{count} layer ids")
+                raise fail(f"{what} has more ids than its count", shown(tokens[-1]), f"{count} layer ids")
         elif key == "pp_comm":
-            values[key] = _integer(_WHOLE.sub(r"\1", value), place, "`pp_comm`")
+            values[key] = _integer(_WHOLE.sub(r"\1", value), fail, what)
         elif key in HEADER_KEYS:
-            values[key] = _integer(value, place, f"`{key}`", least=1, most=LARGEST["tp" if key == TP_KEY else key])
+            values[key] = _integer(value, fail, what, least=1, most=LARGEST["tp" if key == TP_KEY else key])
         else:
             unknown.append(key)
     return values, unknown
 
 
-def _record(place: Place, raw: str, kinds: Words) -> Record:
+def _record(fail: Fault, raw: str, kinds: Words) -> Record:
     """One layer line of 12 columns."""
     fields = raw.split()
     if len(fields) != len(COLUMNS):
         blank = next((cell.strip() for cell in raw.split("\t") if len(cell.split()) > 1), None) if "\t" in raw else None
         hint = f" (a blank inside {shown(blank)}?)" if blank and len(fields) > len(COLUMNS) else ""
-        raise FormatError(*place, "columns", f"{len(fields)}{hint}", f"12: {' '.join(COLUMNS)}")
+        raise fail("columns", f"{len(fields)}{hint}", f"12: {' '.join(COLUMNS)}")
     if not fields[0].isprintable() or len(fields[0]) > _NAME_LENGTH:
-        raise FormatError(*place, "column 1 (name)", shown(fields[0]), "up to 100 printable characters")
+        raise fail("column 1 (name)", shown(fields[0]), "up to 100 printable characters")
     cells = list[Any]()
     for number, (column, cell) in enumerate(zip(COLUMNS, fields, strict=True), 1):
         what = f"column {number} ({column})"
         if column.endswith("_comm"):
-            cells.append(_collective(place, what, cell, kinds))
+            cells.append(_collective(fail, what, cell, kinds))
         elif number > 1:
-            cells.append(_integer(cell, place, what, least=-(column == "dependency")))
+            cells.append(_integer(cell, fail, what, least=-(column == "dependency")))
     dependency, *phases, update = cells
     collective, suffix = zip(*phases[1::3], strict=True)
     return Record(fields[0], dependency, tuple(phases[::3]), collective, suffix, tuple(phases[2::3]), update)
 
 
-def _collective(place: Place, what: str, text: str, kinds: Words) -> tuple[str, str]:
+def _collective(fail: Fault, what: str, text: str, kinds: Words) -> tuple[str, str]:
     """Collective and group suffix of a column such as `ALLTOALL_EP`."""
     if text in _WORDS and _WORDS[text][0] in kinds:
         return _WORDS[text]
     stem, _, rest = text.partition("_")
     if stem in kinds[1:]:
-        raise FormatError(*place, f"{what}: unknown group", shown("_" + rest), "none, _EP or _DP_EP")
-    raise FormatError(*place, f"{what}: unknown collective", shown_near(text, text.upper(), kinds), " ".join(kinds))
+        raise fail(f"{what}: unknown group", shown("_" + rest), "none, _EP or _DP_EP")
+    raise fail(f"{what}: unknown collective", shown_near(text, text.upper(), kinds), " ".join(kinds))
 
 
 def _of_first_generation(text: SimaiText, warnings: list[str]) -> SimaiText:
