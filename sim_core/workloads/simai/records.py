@@ -31,12 +31,11 @@ def flat(records: Values) -> Iterator[tuple[str, object]]:
 
 def _choice(key: str, value: object) -> tuple[str, str, str, int]:
     """A value as record, phase ('': all), and nanoseconds (unit s), bytes (B), or nothing (''): kept. A plain 0 is a time."""
-    record, dot, phase = key.rpartition(".")
-    if dot and phase and phase not in PHASES:
+    record, _, phase = key.rpartition(".") if "." in key else (key, "", "")
+    if phase and phase not in PHASES:
         raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
-    where = (record, phase) if dot else (key, "")
     if value == KEEP:
-        return *where, "", 0
+        return record, phase, "", 0
     if value == MODEL:
         raise SpecError(f"workload.records: {named(key)}: model: there is none to take the value from (set workload.model)")
     for unit, scale in (("s", 1e9), ("B", 1)):
@@ -45,7 +44,7 @@ def _choice(key: str, value: object) -> tuple[str, str, str, int]:
         except SpecError:
             continue
         if 0 <= size < 2**62:
-            return *where, unit, round(size)
+            return record, phase, unit, round(size)
     raise SpecError(f"workload.records: {named(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 
@@ -87,11 +86,11 @@ def read_with_records(path: str, values: Values, data: bytes | None = None, *, a
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
-    ends, records, moved = File(text).repetitions[:, -1] + 1, list(text.records), Fields()
-    for end in reversed(ends.tolist()):
-        records.insert(end, NO_RECORD._replace(name=name))
+    ends, ids = File(text).repetitions[:, -1] + 1, Fields()
+    lines = np.insert(np.arange(len(text.records)), ends, -1)
+    moved = np.flatnonzero(lines >= 0)
     for key in LIST_KEYS:
-        ids = np.array(getattr(text.header, key), int)
-        moved[key] = tuple((ids + np.searchsorted(ends, ids, side="right")).tolist())
+        ids[key] = tuple(moved[list(getattr(text.header, key))].tolist())
+    records = tuple(text.records[k] if k >= 0 else NO_RECORD._replace(name=name) for k in lines.tolist())
     line_of = np.insert(text.line_of, ends, text.line_of[ends - 1])
-    return text._replace(header=text.header._replace(**moved), records=tuple(records), line_of=line_of)
+    return text._replace(header=text.header._replace(**ids), records=records, line_of=line_of)
