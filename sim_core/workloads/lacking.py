@@ -8,7 +8,7 @@ the model.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,14 +20,13 @@ from sim_core.models.description import EMBEDDING as EMBEDDING_UNIT, LAYER, Unit
 from sim_core.models.keys import shape_of
 from sim_core.models.messages import ELEMENT, ETP, messages, pipeline_bytes
 from sim_core.models.weights import REPLICATED, sequence_of, weights_of
+from sim_core.terms import kinds_by
 from sim_core.workloads import moving
 from sim_core.workloads.modelled import gradient_rows
-from sim_core.workloads.simai.file import COUNT_BYTES, EXPERTS, RECORDS_OF_EXPERTS
+from sim_core.workloads.simai.file import COUNT_BYTES, EXPERTS
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
-    ALL_GATHER,
     ALL_REDUCE,
-    ALL_TO_ALL,
     DP,
     DP_EP,
     EP,
@@ -56,6 +55,7 @@ DERIVED = "of the model"
 """Name of a piece that holds one message of the model."""
 LEAST_OPTIMIZER_S = 1e-6
 """A SimAI text without times has 1 ns in each once-per-step record, and none of an optimizer."""
+_KIND = kinds_by("simai")
 FP8_DISPATCH = (1 + 4 / 128) / 2
 """Bytes of a dispatch in fp8 with a scale of 4 bytes for each 128 elements, over those in bf16: DeepSeek's, forward only."""
 
@@ -143,48 +143,45 @@ def completed(recorded: Workload, of_model: Workload, modelled: Modelled) -> tup
     return whole, tuple(told)
 
 
+_FORM: Mapping[str, Words] = {
+    **dict.fromkeys(("embedding_layer", "attention_layer", "mlp_layer"), ("ALLREDUCE activation",)),
+    "_column": ("ALLGATHER activation", "REDUCESCATTER nothing"),
+    "_row": ("REDUCESCATTER activation", "ALLGATHER activation"),
+    f"{EXPERTS} 0": ("ALLGATHER counts",),
+    f"{EXPERTS} 1": ("ALLTOALL dispatched", "ALLTOALL sent"),
+    f"{EXPERTS} 2": ("ALLGATHER routed", "REDUCESCATTER routed"),
+    f"{EXPERTS} 3": ("REDUCESCATTER routed", "ALLGATHER routed"),
+    f"{EXPERTS} 4": ("ALLTOALL sent", "ALLTOALL sent"),
+}
+"""The generator's messages of forward and input gradient, by the name of a record, or its end; of those of experts by how many
+precede it in the layer."""
+
+
 def _in_its_form(recorded: Workload, modelled: Modelled, groups: list[int]) -> tuple[float, Pieces]:
     """Bytes of an activation, and the pieces of a SimAI text with the generator's messages where a record has none."""
     base, model, given = recorded.base, modelled.model, recorded.arrays.pieces
     shape = shape_of(model, modelled.keys_at(base), sequence_of(model))
-    activation, routed = (float(ELEMENT * tokens[0] * model.hidden) for tokens in (shape.tokens, shape.sent))
+    # sequence x micro-batch x hidden; the same of all copies of tokens that experts receive, of a rank
+    activation, sent = (float(ELEMENT * tokens[0] * model.hidden) for tokens in (shape.tokens, shape.sent))
+    routed = sent * base.tp
     counts = float(COUNT_BYTES) * (model.experts.count if model.experts else 0) * base.tp * base.ep
-    sizes = activation, routed * base.tp, counts, base.tp, FP8_DISPATCH if model.mla else 1.0
-    pieces = Pieces._make(column.copy() for column in given)
-    before = Counter[tuple[int, str]]()
+    sizes = {
+        "activation": (TP, activation, moving.ACTIVATION),
+        "nothing": (TP, 0.0, moving.ACTIVATION),
+        "routed": (TP, routed, moving.ACTIVATION),
+        "counts": (TP, counts, moving.EXPERT_COUNTS),  # numbers of tokens, for each expert and rank
+        "sent": (EP, routed / base.tp, moving.SHARDED_ACTIVATION),
+        "dispatched": (EP, routed / base.tp * (FP8_DISPATCH if model.mla else 1.0), moving.SHARDED_ACTIVATION),
+    }
+    pieces, before = Pieces._make(column.copy() for column in given), Counter[tuple[int, str]]()
     for k, name in enumerate(recorded.names):
         at = int(pieces.unit[k]), name
-        for phase, sent in enumerate(_of_record(name, before[at], *sizes)):
-            if sent is not None and sent.group in groups and given.comm_kind[k, phase] == NO_COMM:
-                _put(pieces, k, phase, sent)
+        form = _FORM.get(f"{name} {before[at]}") or _FORM.get(name) or _FORM.get(f"_{name.rpartition('_')[2]}", ())
+        for phase, (kind, size) in enumerate(map(str.split, form)):
+            if sizes[size][0] in groups and given.comm_kind[k, phase] == NO_COMM:
+                _put(pieces, k, phase, Message(_KIND[kind], *sizes[size]))
         before[at] += 1
     return activation, pieces
-
-
-def _of_record(
-    name: str, nth: int, activation: float, routed: float, counts: float, tp: int, dispatch: float
-) -> tuple[Message | None, Message | None]:
-    """The generator's messages of forward and input gradient; `nth`: records of this name that precede it in the layer.
-
-    Bytes under the recorded plan: `activation` of sequence x micro-batch x hidden; `routed` the same of all copies of tokens
-    that experts receive, of a tensor-parallel group; `counts` numbers of tokens, for each expert and rank. `dispatch`: bytes
-    of a forward dispatch, over those of a combine.
-    """
-    size = routed if name == EXPERTS else activation
-    gathered, scattered, reduced = (
-        Message(kind, TP, size, moving.ACTIVATION) for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE)
-    )
-    if name == EXPERTS and nth < RECORDS_OF_EXPERTS:
-        combined = Message(ALL_TO_ALL, EP, size / tp, moving.SHARDED_ACTIVATION)
-        dispatched = combined._replace(bytes=combined.bytes * dispatch)
-        counted = Message(ALL_GATHER, TP, counts, moving.EXPERT_COUNTS)
-        backward = (None, combined, scattered, gathered, combined)
-        return (counted, dispatched, gathered, scattered, combined)[nth], backward[nth]
-    if name in ("embedding_layer", "attention_layer", "mlp_layer"):
-        return reduced, None
-    if name.endswith("_column"):
-        return gathered, scattered._replace(bytes=0.0)
-    return (scattered, gathered) if name.endswith("_row") else (None, None)
 
 
 def _put(pieces: Pieces, row: int, phase: int, sent: Message) -> None:
