@@ -139,8 +139,9 @@ def read_simai_text(path: str, data: bytes | None = None, *, all_gpus: int | Non
         for value in getattr(header, key):
             if value >= count:
                 raise fault(first, f"id of `{key}`", f"{value}", f"0 to {count - 1}")
-            if value < min(header.checkpoints, default=count):
-                raise fault(first, f"id of `{key}`", f"{value}", "a checkpoint at or before it")
+    least = min(header.checkpoint_initiates, default=count)
+    if least < min(header.checkpoints, default=count):
+        raise fault(first, f"id of `{LIST_KEYS[1]}`", f"{least}", "a checkpoint at or before it")
     return (_of_first_generation(text, warnings) if first_generation else text)._replace(warnings=tuple(warnings))
 
 
