@@ -79,16 +79,16 @@ def _embedding(file: File) -> Doubts:
         why = f"A lookup moves {short(LOOKUP_PASSES * file.activation, 'B')}; AICB averages it with its cold start"
         yield _timed("embedding forward", f"{EMBEDDING}.forward", _time(has_s), needs_s, why, (has_s - needs_s) * number)
     mine, leaked = (file.micro[k].compute_ns[WEIGHT_GRADIENT] for k in (0, -1))
-    why, found = [], f"{_time(mine * NS)} in the first micro-batch"
+    whys, found = [], f"{_time(mine * NS)} in the first micro-batch"
     if mine > PLACEHOLDER_NS and of and 0.5 <= mine / of <= 0.75:  # mean of minimum + mean; no mean exceeds 3 minima
-        why.append(f"{_time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
+        whys.append(f"{_time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
     if {r.compute_ns[WEIGHT_GRADIENT] for r, _ in records} - {mine} == {leaked} and leaked > PLACEHOLDER_NS:
-        why.append(f"{_time(leaked * NS)} is that of {file.micro[-1].name}")
+        whys.append(f"{_time(leaked * NS)} is that of {file.micro[-1].name}")
         found += f", {_time(leaked * NS)} in the others"
-    if records and why:
+    if records and whys:
         excess_ns, others_ns = file.first_excess_ns()  # read as once a step
         leaked_s = excess_ns * NS + (others_ns * NS if excess_ns > 0 else mean_s) * number
-        told = f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup"
+        told = f"{'; '.join(whys)}: AICB writes what another record left behind; the work is that of a lookup"
         yield _timed("embedding gradient", f"{EMBEDDING}.weight_gradient", found, needs_s, told, leaked_s - needs_s * number)
 
 

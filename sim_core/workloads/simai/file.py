@@ -148,9 +148,9 @@ class File:
         )
         self.top = routed / self.activation if self.activation else 0.0  # experts that a token goes to
         self.shared_matrices = SHARED_MATRICES * (self.with_mlp == self.layers)  # of a layer, if all with experts have one
-        counts = Counter(text.at(self.repetitions.ravel()))
+        often = Counter(text.at(self.repetitions.ravel()))
         # the records of the micro-batches, each with how often a step runs it on a stage
-        self.runs: Runs = [(record, n * (header.ga / len(self.repetitions))) for record, n in counts.items()]
+        self.runs: Runs = [(record, n * (header.ga / len(self.repetitions))) for record, n in often.items()]
 
     def has_columns(self, start: str = "attention") -> bool:
         """Whether attention (or what begins so) stands in columns and rows: the generator's records with sequence parallelism.

@@ -96,7 +96,7 @@ def _with_widths(file: File) -> str:
             for copies in WORD_COPIES if left > 0 else ():
                 counted = left / hidden / (copies + file.final)
                 known = next((float(each) for each in words if counted == padded(each, tp)), 0.0)
-                any_other = words is KNOWN_VOCABULARIES and (moe or copies == WORD_COPIES[0])
+                any_other = len(words) > 1 and (moe or copies == WORD_COPIES[0])
                 if known or (any_other and counted % (PADDING * tp) == 0):
                     return left, copies, counted, known or counted, width
         return None
