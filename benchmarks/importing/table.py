@@ -48,11 +48,10 @@ class Row(NamedTuple):
 
     def number(self, key: str) -> float | None:
         """A number above 0, or None. Raises NotSimulated."""
-        if not (text := self.text(key)):
-            return None
-        if not 0 < (value := number_in(text)) <= LARGEST_NUMBER:
+        text = self.text(key)
+        if text and not 0 < number_in(text) <= LARGEST_NUMBER:
             raise NotSimulated(f"{key}: found {shown(text)}, expected a number above 0 and up to {LARGEST_NUMBER:g}")
-        return value
+        return number_in(text) if text else None
 
     def switch(self, key: str) -> bool | None:
         """Whether it is 1, or None. Raises NotSimulated."""
