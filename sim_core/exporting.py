@@ -11,8 +11,8 @@ from sim_core.planning.legality import refuse
 from sim_core.simai.moved import move_text
 from sim_core.simulator import Results, simulate
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.simai.parameters import read_file
-from sim_core.workloads.simai.records import choices_of, with_records
+from sim_core.workloads.simai.model import read_file
+from sim_core.workloads.simai.records import read_with_records
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.workload import Workload
@@ -38,7 +38,7 @@ def export_simai(
     """
     chosen = slice_plans(plans, slice(row, row + 1))
     expected = _simulated(workload, hardware, chosen)
-    parsed = with_records(read_simai_text(path, all_gpus=workload.base.all_gpus), choices_of(workload.records))
+    parsed = read_with_records(path, workload.records, all_gpus=workload.base.all_gpus)
     text = write_simai_text(*move_text(parsed, workload, plan_at(chosen, 0)))
     facts = Facts(
         sequence=workload.sequence,

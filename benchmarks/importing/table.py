@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from benchmarks.importing import words_of
 from sim_core import FormatError, shown
 from sim_core.limits import whole_number
-from sweep.runs.table import FAILED, LARGEST_NUMBER, OK, QUALITIES, NotSimulated, check_columns, number_in
+from sweep.runs.cells import number_in
+from sweep.runs.table import FAILED, LARGEST_NUMBER, OK, QUALITIES, NotSimulated, check_columns
 from sweep.spec.document import cells_by_column, read_csv
 
 DATA: Final = Path(__file__).parent.parent / "data"
@@ -47,11 +48,10 @@ class Row(NamedTuple):
 
     def number(self, key: str) -> float | None:
         """A number above 0, or None. Raises NotSimulated."""
-        if not (text := self.text(key)):
-            return None
-        if not 0 < (value := number_in(text)) <= LARGEST_NUMBER:
+        text = self.text(key)
+        if text and not 0 < number_in(text) <= LARGEST_NUMBER:
             raise NotSimulated(f"{key}: found {shown(text)}, expected a number above 0 and up to {LARGEST_NUMBER:g}")
-        return value
+        return number_in(text) if text else None
 
     def switch(self, key: str) -> bool | None:
         """Whether it is 1, or None. Raises NotSimulated."""

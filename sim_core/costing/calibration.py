@@ -23,8 +23,7 @@ from sim_core.models.stack import Stack
 from sim_core.planning.columns import SELECTIVE, Plans
 from sim_core.terms import OPTIMIZER_SHARDED, SHARDINGS
 from sim_core.workloads.facts import Facts
-from sim_core.workloads.lacking import completed, optimizer_of
-from sim_core.workloads.lacking_messages import unit_shares
+from sim_core.workloads.lacking import completed, optimizer_of, unit_shares
 from sim_core.workloads.modelled import workload_from_model
 from sim_core.workloads.moving import padded
 from sim_core.workloads.reading import SIMAI, read_workload

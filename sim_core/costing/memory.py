@@ -13,10 +13,11 @@ from sim_core.compiled.jit import inner_kernel, outer_kernel
 from sim_core.engine.schedules import BOTH_WAYS, LOOP, PLACEMENT
 from sim_core.models.precision import COPIES, GATHERED
 from sim_core.planning.columns import Plans
+from sim_core.planning.legality import shardings
 from sim_core.planning.split import fullest_stages
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, OPTIMIZER_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS, BY_LAYERS, EXPERT_PARAMETERS, PADDING, PARAMETERS, padded
-from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Framework, Workload
+from sim_core.workloads.workload import GATHER_PARAMETERS, REDUCE_GRADIENTS, Arrays, Workload
 
 MEGATRON_BUCKET_PARAMETERS = 40_000_000
 MEGATRON_BUCKET_PARAMETERS_PER_DP = 1_000_000
@@ -76,12 +77,6 @@ def first_stage_dense(arrays: Arrays, pp: int) -> float:
 
 
 PARAMETER_BYTES = 2.0
-
-
-def shardings(framework: Framework, plans: Plans) -> Ints:
-    """What data-parallel ranks divide in each plan, one of terms.SHARDINGS, [n]; AS_STACK: as recorded."""
-    own = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
-    return np.where(plans.sharding == AS_STACK, own, plans.sharding)
 
 
 def dense_shards(plans: Plans) -> Ints:

@@ -13,7 +13,7 @@ from sim_core.models.description import EMBEDDING, LAYER
 from sim_core.models.recompute import RECOMPUTE_MODULES, module_flops
 from sim_core.models.weights import core_flops, forward_flops
 from sim_core.planning.columns import EVERY, FILE, FULL, MODULES, NONE, SELECTIVE, Plans
-from sim_core.workloads.lacking_messages import unit_shares
+from sim_core.workloads.lacking import unit_shares
 from sim_core.workloads.plausibility import layer_flops
 from sim_core.workloads.workload import Workload
 

@@ -14,7 +14,6 @@ from sim_core.compiled.jit import inner_kernel, kernel
 from sim_core.costing.blocks import cost_blocks
 from sim_core.costing.case import EXPERTS_BACKWARD, EXPERTS_FORWARD, Blocks
 from sim_core.costing.groups import group_plans
-from sim_core.costing.memory import shardings
 from sim_core.distinct import distinct_rows
 from sim_core.engine.schedules import PAIRS
 from sim_core.hardware.kernels.device import has_precision
@@ -22,7 +21,7 @@ from sim_core.hardware.table import HardwareTable
 from sim_core.models.precision import IN_ANY_LAYOUT, ON_DEVICES
 from sim_core.planning.columns import BALANCED_COST, BLOCK, EVENT, FILE, NONE, Plans, slice_plans
 from sim_core.planning.imbalance import with_loads
-from sim_core.planning.legality import check
+from sim_core.planning.legality import check, shardings
 from sim_core.planning.placing import placed, with_lists
 from sim_core.planning.split import split_plans
 from sim_core.terms import OPTIMIZER_SHARDED

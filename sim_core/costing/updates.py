@@ -16,7 +16,7 @@ from sim_core.compiled.references import reference
 from sim_core.costing.case import Updates
 from sim_core.costing.fabric import routing_of
 from sim_core.costing.groups import Groups
-from sim_core.costing.memory import dense_shards, shardings
+from sim_core.costing.memory import dense_shards
 from sim_core.costing.operators import devices_of, rows_of_units
 from sim_core.costing.sending import seconds_of_messages
 from sim_core.distinct import distinct, distinct_rows
@@ -30,6 +30,7 @@ from sim_core.models.optimizers import ADAMW, MOMENTS, NS_STEPS, ROWS, Local, Op
 from sim_core.models.weights import EXPERT, KV_HEADS, REPLICATED, TABLES, held, trained
 from sim_core.planning.columns import Plans, slice_plans
 from sim_core.planning.keys import key_table, keys_of
+from sim_core.planning.legality import shardings
 from sim_core.planning.split import Split
 from sim_core.terms import ALL_GATHER, ALL_REDUCE, OPTIMIZER_SHARDED
 from sim_core.workloads.workload import TP, Modelled, Workload

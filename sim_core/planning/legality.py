@@ -71,7 +71,7 @@ from sim_core.planning.keys import key_table, keys_of
 from sim_core.planning.placing import placed
 from sim_core.terms import AS_STACK, GRADIENTS_SHARDED, PARAMETERS_SHARDED, UNSHARDED
 from sim_core.workloads.moving import ALL_PARAMETERS
-from sim_core.workloads.workload import Workload
+from sim_core.workloads.workload import Framework, Workload
 
 STATUSES = ("ok", "infeasible", "failed")
 
@@ -200,7 +200,7 @@ def _unfit_otherwise(workload: Workload, plans: Plans) -> dict[str, Bools]:
         "optimizer_not_recorded": (plans.optimizer != ADAMW) & workload.from_file,
         # Megatron-LM, core/optimizer/layer_wise_optimizer.py: no FSDP, and one instance of the optimizer
         "muon_needs_whole_matrices": (plans.optimizer == MUON)
-        & ((_sharding(workload, plans) >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
+        & ((shardings(workload.arrays.framework, plans) >= GRADIENTS_SHARDED) | (plans.dp_shard > 0)),
         **_unfit_offload(workload, plans),
         "not_in_simai": ~event & (False if event.all() else _unknown_to_simai(workload, plans)),
         **_refused(workload, plans),
@@ -273,7 +273,7 @@ def _unfit_overlap(model: Model | None, plans: Plans) -> Bools:
 
 def _unfit_sharding(workload: Workload, plans: Plans) -> dict[str, Bools]:
     """Plans whose sharding is unknown, changes nothing, or does not fit their groups, by reason."""
-    sharding, some = _sharding(workload, plans), plans.dp_shard > 0
+    sharding, some = shardings(workload.arrays.framework, plans), plans.dp_shard > 0
     apart = SPLITS_BACKWARD[plans.schedule] | (PLACEMENT[plans.schedule] != LOOP)
     gathering = (plans.reshard_after_forward != 1) | (plans.prefetch_layers != 1)
     unused = (some & (sharding == UNSHARDED)) | (gathering & (sharding != PARAMETERS_SHARDED))
@@ -304,7 +304,7 @@ def _unfit_offload(workload: Workload, plans: Plans) -> dict[str, Bools]:
     unlike = np.isin(plans.checkpointing, (FILE, EVERY, BLOCK)) | ((plans.checkpointing == FULL) & (mask > 0))
     alone = (mask & OFFLOAD_PROJECTION > 0) & (mask & OFFLOAD_CORE == 0)
     activations = (plans.activation_offload > 0) | (mask > 0)
-    sharding = _sharding(workload, plans)
+    sharding = shardings(workload.arrays.framework, plans)
     return {
         "offload_not_recorded": some & workload.from_file,
         "activation_offload_unfit": activations & (apart | unlike | alone | (mask & lacking > 0)),
@@ -313,9 +313,8 @@ def _unfit_offload(workload: Workload, plans: Plans) -> dict[str, Bools]:
     }
 
 
-def _sharding(workload: Workload, plans: Plans) -> Ints:
-    """What data-parallel ranks divide, one of SHARDINGS, [n]."""
-    framework = workload.arrays.framework
+def shardings(framework: Framework, plans: Plans) -> Ints:
+    """What data-parallel ranks divide in each plan, one of terms.SHARDINGS, [n]; AS_STACK: as recorded."""
     own = np.where(plans.pp > 1, framework.sharding_in_pipeline, framework.sharding)
     return np.where(plans.sharding == AS_STACK, own, plans.sharding)
 

@@ -52,7 +52,6 @@ from sim_core.workloads.workload import (
     Arrays,
 )
 
-TABLE_FILE = Path(__file__).parent / "bus_bandwidth.yaml"
 GIB = 2.0**30
 SMALL = 2.0**20
 SMALL_NS = (10_000.0, 12_000.0, 15_000.0, 66_000.0, 135_000.0, 200_000.0, 320_000.0)
@@ -89,7 +88,7 @@ class BusTables(NamedTuple):
 @cache
 def bus_tables() -> BusTables:
     """The tables, read once; all three have the same message sizes."""
-    document = shipped_document(TABLE_FILE)
+    document = shipped_document(Path(__file__).with_name("bus_bandwidth.yaml"))
     rows = {name: np.array(document[name]["rows"], float) for name in ("nic", "nvlink", "all_to_all")}
     return BusTables(size=rows["nic"][:, 0].copy(), **{name: table[:, 1:].copy() for name, table in rows.items()})
 
@@ -110,55 +109,28 @@ class Cluster(NamedTuple):
 
 
 @kernel
-def _bandwidth(on: Cluster, nodes: int, per_node: int, nics: int) -> float:
-    """Bus bandwidth of a group on `nodes` nodes with `per_node` ranks each that can use `nics` NICs; NO_NIC: invalid."""
-    if nics < 1:
-        return NO_NIC
-    if nodes == 1:
-        return on.nvlink
-    if per_node == 1 or on.nic * nics <= on.nvlink:
-        return on.nic * nics
-    return min(on.nvlink * per_node / (per_node - 1), on.nic * nics)
+def _ratio(on: Cluster, kind: int, group: int, size: float, n: int, nvlink_bound: bool) -> float:
+    """Part of the bandwidth that a message reaches; from tables for all-gather, reduce-scatter on TP, all-to-all on TP, EP.
 
-
-@kernel
-def _interpolate(size: float, sizes: Floats, values: Floats, column: int) -> float:
-    """Ratio at `size` over that at the largest size; linear between rows, constant outside."""
-    last = sizes.shape[0] - 1
-    full = float(values[last, column])
+    It is that at `size` over that at the largest size; linear between rows, constant outside.
+    """
+    inside, sizes, values, nodes = on.tp < on.gpus, on.tables.size, on.tables.all_to_all, on.tp // on.gpus
+    if group == TP and (kind in (ALL_GATHER, REDUCE_SCATTER)):
+        values = on.tables.nvlink if nvlink_bound else on.tables.nic
+    elif kind != ALL_TO_ALL or group not in (EP, TP):
+        return 1.0
+    elif group == EP:
+        nodes = on.tp * n // on.gpus
+    last = values.shape[1] - 1
+    # of the largest power of two that does not exceed the nodes
+    column = min(int(np.log2(max(nodes, 1))), last - int(kind == ALL_TO_ALL)) if inside or group == TP else last
+    full = float(values[-1, column])
     if size <= sizes[0]:
         return float(values[0, column]) / full
-    for row in range(last):
+    for row in range(len(sizes) - 1):
         if size <= sizes[row + 1]:
             part = (size - sizes[row]) / (sizes[row + 1] - sizes[row])
             return float(values[row, column] + part * (values[row + 1, column] - values[row, column])) / full
-    return 1.0
-
-
-@kernel
-def _column(nodes: int, columns: int) -> int:
-    """Column of the largest power of two that does not exceed `nodes`."""
-    return min(int(np.log2(nodes)), columns - 1)
-
-
-@kernel
-def _ratio(on: Cluster, kind: int, group: int, size: float, n: int, nvlink_bound: bool) -> float:
-    """Part of the bandwidth that a message reaches; from tables for all-gather, reduce-scatter on TP, all-to-all on TP, EP."""
-    tp, gpus, tables = on.tp, on.gpus, on.tables
-    if group == TP and (kind in (ALL_GATHER, REDUCE_SCATTER)):
-        values = tables.nvlink if nvlink_bound else tables.nic
-        nodes = 1 if tp < gpus else tp // gpus
-        return _interpolate(size, tables.size, values, _column(nodes, values.shape[1]))
-    if kind == ALL_TO_ALL and group in (EP, TP):
-        columns = tables.all_to_all.shape[1]
-        ranks = tp * n if group == EP else tp
-        if ranks <= gpus:
-            column = 0
-        elif tp >= gpus and group == EP:
-            column = columns - 1
-        else:
-            column = _column(ranks // gpus, columns - 1)
-        return _interpolate(size, tables.size, tables.all_to_all, column)
     return 1.0
 
 
@@ -187,17 +159,19 @@ def collective_ns(on: Cluster, kind: int, group: int, size: float) -> float:
             if n == 2 << power:
                 return SMALL_NS[power]
         return 0.0
-    nvlink, nic = on.nvlink, on.nic
     nodes, per_node, used = _group_shape(on, group, n)
-    bandwidth = _bandwidth(on, nodes, per_node, used)
-    if bandwidth == NO_NIC:
+    if used < 1:
         return NO_NIC
-    if kind == ALL_TO_ALL and nodes > 1:
-        ranks = nodes * per_node
-        bandwidth = nic * used / per_node * (ranks - 1) / ((nodes - 1) * per_node)
-    nvlink_bound = nodes > 1 and per_node > 1 and nic * used > nvlink and nvlink * per_node / (per_node - 1) < nic * used
-    ratio = _ratio(on, kind, group, size, n, nvlink_bound)
-    passes = 2 if kind == ALL_REDUCE else 1
+    bandwidth, nvlink_bound = on.nvlink, False
+    if nodes > 1:
+        bandwidth = on.nic * used
+        if kind == ALL_TO_ALL:
+            bandwidth = bandwidth / per_node * (nodes * per_node - 1) / ((nodes - 1) * per_node)
+        elif per_node > 1 and bandwidth > on.nvlink:
+            inside = on.nvlink * per_node / (per_node - 1)
+            nvlink_bound = inside < bandwidth
+            bandwidth = min(inside, bandwidth)
+    passes, ratio = 2 if kind == ALL_REDUCE else 1, _ratio(on, kind, group, size, n, nvlink_bound)
     return float(np.trunc(size / GIB / (ratio * bandwidth) * 1e9 * passes * (n - 1) / n))
 
 
@@ -206,20 +180,17 @@ def simai_one(
     arrays: Arrays, hardware: HardwareColumns, tables: BusTables, plans: Plans, i: int, scale: Floats, out: Floats
 ) -> bool:
     """Add the parts of one plan (SIMAI_PARTS, ns) to the zeroed `out`; False if a collective lacks the NIC that it needs."""
-    plan = plan_at(plans, i)
+    plan, base = plan_at(plans, i), arrays.base
     tp, pp, ep, device = plan.tp, plan.pp, plan.ep, device_at(hardware, plan.hardware)
     on = Cluster(
         tp, ep, plan.all_gpus // (tp * pp), device.gpus_per_node, device.nics_per_node, device.nvlink_bandwidth / 1e9,
         device.one_nic_bandwidth / 1e9, arrays.least_forward, tables,
     )  # fmt: skip
-    rule_scales(
-        plan.micro_batch / arrays.base.micro_batch, tp / arrays.base.tp, ep / arrays.base.ep, 1.0, 1.0, EXPONENTS, scale
-    )
+    rule_scales(plan.micro_batch / base.micro_batch, tp / base.tp, ep / base.ep, 1.0, 1.0, EXPONENTS, scale)
     factor_ns = compute_factor(1e9 * scale[COMPUTE], device, plan)
-    micro_batches = plan.ga * arrays.micro_batches / arrays.base.ga
+    micro_batches = plan.ga * arrays.micro_batches / base.ga
     layers = arrays.unit_layers.shape[1] - 1
-    bubble_ns = 0.0
-    pieces = arrays.pieces
+    bubble_ns, pieces, step = 0.0, arrays.pieces, arrays.step
     for p in range(pieces.unit.shape[0]):
         unit = pieces.unit[p]
         end = unit == arrays.first_unit or unit == arrays.last_unit
@@ -243,25 +214,24 @@ def simai_one(
             )
             if waited == NO_NIC:
                 return False
-            if phase != WEIGHT_GRADIENT:
-                waited_ns += waited
+            waited_ns += waited
         if unit != arrays.first_unit:
             bubble_ns += count * waited_ns
-    step = arrays.step
     without = first_stage_dense(arrays, pp)
     for k in range(step.role.shape[0]):
         factor = stage_factor(arrays, scale, tp, step.compute_rule[k], layers / pp, 1, without)
         compute_ns = once_s(step.compute_s[k] * 1e9, factor, device, plan)
         size = step.comm_bytes[k] * stage_factor(arrays, scale, tp, step.comm_rule[k], layers / pp, 1, without)
-        phase = step.phase[k]
-        waited = _add_collective(on, plan, step.comm_kind[k], step.comm_group[k], size, phase, step.forward_on_ep[k], 1.0, out)
+        waited = _add_collective(
+            on, plan, step.comm_kind[k], step.comm_group[k], size, step.phase[k], step.forward_on_ep[k], 1.0, out
+        )
         if waited == NO_NIC:
             return False
         if step.role[k] == ONCE_ON_FIRST_STAGE:
             out[_BWD] += compute_ns  # of the embedding, which the tool leaves out of the bubble
             continue
         out[_STEP] += compute_ns
-        bubble_ns += compute_ns + (waited if phase != WEIGHT_GRADIENT else 0.0)
+        bubble_ns += compute_ns + waited
     out[_BUBBLE] = (pp - 1) / (plan.ga * plan.vpp) * bubble_ns
     hidden = plan.pp_overlap_ratio
     sent = arrays.p2p_bytes * scale[arrays.p2p_rule] if pp > 1 else 0.0
@@ -273,7 +243,8 @@ def simai_one(
 def _add_collective(
     on: Cluster, plan: Plan, kind: int, group: int, size: float, phase: int, forward_on_ep: bool, count: float, out: Floats
 ) -> float:
-    """Add the cost of one collective to its group's sum, and the exposed part; returns its nanoseconds or NO_NIC.
+    """Add the cost of one collective to its group's sum, and the exposed part; returns what a bubble holds of it (of a
+    weight gradient nothing) or NO_NIC.
 
     As in the tool, a group is EP or else TP in forward and input gradient, DP_EP or else DP in weight gradient, and
     the forward's group decides which part of forward and input gradient is hidden.
@@ -290,9 +261,9 @@ def _add_collective(
     out[_TP + group] += count * nanoseconds
     if phase == WEIGHT_GRADIENT:
         out[_DP_OUT] += count * nanoseconds * (1 - plan.dp_overlap_ratio)
-    else:
-        hidden = plan.ep_overlap_ratio if forward_on_ep else plan.tp_overlap_ratio
-        out[_EP_OUT if group == EP else _TP_OUT] += count * nanoseconds * (1 - hidden)
+        return 0.0
+    hidden = plan.ep_overlap_ratio if forward_on_ep else plan.tp_overlap_ratio
+    out[_EP_OUT if group == EP else _TP_OUT] += count * nanoseconds * (1 - hidden)
     return nanoseconds
 
 
@@ -309,8 +280,7 @@ def simai_rows(
     metrics: Floats,
 ) -> None:
     """Fill the columns of METRICS for the plans in `rows`, or their reason."""
-    scale = np.empty(N_RULES)
-    sums = np.empty(len(SIMAI_PARTS))
+    scale, sums = np.empty(N_RULES), np.empty(len(SIMAI_PARTS))
     for i in rows:
         sums[:] = 0.0
         if not simai_one(arrays, hardware, tables, plans, i, scale, sums):

@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from sim_core.planning.columns import BALANCED, BLOCK, CHECKPOINTING, EVEN, EVEN
 from sim_core.planning.fields import FIELDS
 from sim_core.units import NS
 from sim_core.workloads import moving
-from sim_core.workloads.simai.header import Header
-from sim_core.workloads.simai.sections import sections_of
-from sim_core.workloads.simai.text import Record, SimaiText
+from sim_core.workloads.simai.file import File
+from sim_core.workloads.simai.text import Header, Record, SimaiText
 from sim_core.workloads.simai.workload import rules_of
 from sim_core.workloads.workload import FORWARD, NO_COMM, ONCE_ON_FIRST_STAGE, WEIGHT_GRADIENT, Workload
 
@@ -26,11 +24,8 @@ RECOMPUTE = "_recompute"
 _NAME_LENGTH = 100 - len(RECOMPUTE)
 
 
-class _Part(NamedTuple):
-    """The layer, head or tail of a micro-batch: its unit, and how often the backward runs it again."""
-
-    unit: int
-    again: float
+_Part = tuple[int, float]
+"""The layer, head or tail of a micro-batch: its unit, and how often the backward runs it again."""
 
 
 def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, list[Record]]:
@@ -53,7 +48,7 @@ def move_text(text: SimaiText, workload: Workload, plan: Plan) -> tuple[Header, 
     )
     header = text.header._replace(
         **{name: getattr(plan, name) for name in ("tp", "ep", "pp", "vpp", "ga", "all_gpus")},
-        pp_comm=_whole_bytes(workload.arrays.p2p_bytes * scale[workload.arrays.p2p_rule]) if plan.pp > 1 else 0,
+        pp_comm=_moved_bytes(workload.arrays.p2p_bytes, scale[workload.arrays.p2p_rule]) if plan.pp > 1 else 0,
     )
     if not (own and plan.checkpointing == FILE):
         header = header._replace(checkpoints=(), checkpoint_initiates=())
@@ -70,40 +65,34 @@ class _Moved:
 
     def __init__(self, text: SimaiText, workload: Workload, plan: Plan, scale: Floats) -> None:
         self.arrays, self.plan, self.scale = workload.arrays, plan, scale
-        self.sections = sections = sections_of(text)
+        self.file = file = File(text)
         self.kinds = np.diff(self.arrays.unit_layers, axis=1).argmax(axis=0)  # [layers] the unit of each
         # the records of each unit, as they stand in the file
-        micro = sections.micro
-        self.of_unit = {
-            self.arrays.first_unit: micro[: sections.head],
-            self.arrays.last_unit: micro[len(micro) - sections.tail :],
-        }
-        for layer, unit in zip(sections.layers, self.kinds.tolist(), strict=False):
-            self.of_unit.setdefault(unit, [micro[k] for k in layer])
+        self.of_unit: dict[int, list[Record]] = {}
+        size = len(file.micro)
+        units = (self.arrays.first_unit, self.arrays.last_unit, *self.kinds.tolist())
+        for unit, places in zip(units, (range(file.head), range(size - file.tail, size), *file.places), strict=False):
+            self.of_unit.setdefault(unit, [file.micro[k] for k in places])
 
     def records(self) -> list[Record]:
         """All lines, in the order of the text."""
-        sections, step, parts = self.sections, self.arrays.step, self._parts()
+        file, step, parts = self.file, self.arrays.step, self._parts()
         work = {part: self._work(part) for part in dict.fromkeys(parts)}
-        repetitions = self._repetitions()
-        if repetitions * sum(len(work[part][0]) for part in parts) + len(sections.once) > MAX_LINES:
-            raise SpecError(f"ga {self.plan.ga}: the text would have more than {MAX_LINES} lines")
+        # micro-batches to write: fidelity simai counts those in the file, in proportion to `ga`
+        in_file, of, ga = round(self.arrays.micro_batches), self.arrays.base.ga, self.plan.ga
+        repetitions, rest = divmod(ga * in_file, of)
+        if rest and self.plan.fidelity == SIMAI:
+            held = f"the file holds {in_file} of its {of} micro-batches"
+            raise SpecError(f"ga {ga}: {held}, so this plan counts {ga * in_file / of:g} of them")
+        repetitions = ga if rest else repetitions
+        if repetitions * sum(len(work[part][0]) for part in parts) + len(file.once) > MAX_LINES:
+            raise SpecError(f"ga {ga}: the text would have more than {MAX_LINES} lines")
         # the embedding of the first micro-batch has a time that it has there only
         rows = np.flatnonzero(step.role == ONCE_ON_FIRST_STAGE)
         excess = {parts[0]: round(sum(step.compute_s[k] / NS * self._factor(step.compute_rule[k]) for k in rows))}
         lines = {part: _in_whole_ns(*each, repetitions, excess.get(part, 0)) for part, each in work.items()}
-        before, after = (map(self._once, sections.text.at(at)) for at in (sections.before, sections.after))
-        return [*before, *(record for k in range(repetitions) for part in parts for record in lines[part][k]), *after]
-
-    def _repetitions(self) -> int:
-        """Micro-batches to write: fidelity simai counts those in the file, in proportion to `ga`."""
-        in_file, of, ga = round(self.arrays.micro_batches), self.arrays.base.ga, self.plan.ga
-        if ga * in_file % of == 0:
-            return ga * in_file // of
-        if self.plan.fidelity == SIMAI:
-            held = f"the file holds {in_file} of its {of} micro-batches"
-            raise SpecError(f"ga {ga}: {held}, so this plan counts {ga * in_file / of:g} of them")
-        return ga
+        body = (record for k in range(repetitions) for part in parts for record in lines[part][k])
+        return [*map(self._once, file.before), *body, *map(self._once, file.after)]
 
     def _parts(self) -> list[_Part]:
         """What a micro-batch consists of."""
@@ -116,8 +105,10 @@ class _Moved:
             if len(units) % plan.vpp:
                 raise SpecError(f"checkpointing block: vpp {plan.vpp} does not divide the {len(units)} layers of a stage")
             again = [float(k % chunk < plan.checkpoint_layers) for k in range(len(units))]
-        head, tail = (_Part(unit, float(how in (FILE, SELECTIVE))) for unit in (self.arrays.first_unit, self.arrays.last_unit))
-        return [*[head] * (head.unit >= 0), *map(_Part, units, again), *[tail] * (tail.unit >= 0)]
+        head, tail = (
+            [(unit, float(how in (FILE, SELECTIVE)))] * (unit >= 0) for unit in (self.arrays.first_unit, self.arrays.last_unit)
+        )
+        return [*head, *zip(units, again, strict=True), *tail]
 
     def _units_of_a_stage(self) -> list[int]:
         """The unit of each layer of a stage; every stage must have the same ones, in the same order."""
@@ -158,20 +149,21 @@ class _Moved:
         fidelity event counts, need records of their own.
         """
         pieces, factor = self.arrays.pieces, self.scale[moving.COMPUTE] / NS
-        rows = np.flatnonzero(pieces.unit == part.unit)
+        unit, part_again = part
+        rows = np.flatnonzero(pieces.unit == unit)
         times = pieces.compute_s[rows] * factor
         # how often the backward runs the forward of each piece again, and its nanoseconds in that
-        again = part.again * (pieces.attention_core[rows] if self.plan.checkpointing == SELECTIVE else np.ones(len(rows)))
+        again = part_again * (pieces.attention_core[rows] if self.plan.checkpointing == SELECTIVE else np.ones(len(rows)))
         again_ns = again * times[:, FORWARD]
         if self.plan.checkpointing == FILE:
             again, again_ns = pieces.rerun[rows], pieces.rerun_s[rows] * factor
         records, columns = list[Record](), list[tuple[float, ...]]()
         for row, record, (forward, of_input, of_weights), runs, ns in zip(
-            rows.tolist(), self.of_unit[part.unit], times.tolist(), again.tolist(), again_ns.tolist(), strict=True
+            rows.tolist(), self.of_unit[unit], times.tolist(), again.tolist(), again_ns.tolist(), strict=True
         ):
             sizes = map(_moved_bytes, record.comm_bytes, self.scale[pieces.comm_rule[row]].tolist())
             moved = record._replace(comm_bytes=tuple(sizes))
-            apart = self._apart(row, moved, runs, part)
+            apart = self._apart(row, moved, runs, unit)
             # its collective hides behind its compute, as in the forward
             sent = (record.collective[FORWARD], record.suffix[FORWARD], moved.comm_bytes[FORWARD]) if runs else ("NONE", "", 0)
             rerun = moved._replace(
@@ -184,15 +176,15 @@ class _Moved:
             columns += [(forward, of_input + (0.0 if apart else ns), of_weights), *[(0.0, 0.0, ns / max(apart, 1))] * apart]
         return records, np.array(columns)
 
-    def _apart(self, row: int, record: Record, again: float, part: _Part) -> int:
+    def _apart(self, row: int, record: Record, again: float, unit: int) -> int:
         """Records needed for forwards that run again; all layers of a text have equally many, to be told apart."""
         arrays, how = self.arrays, self.plan.checkpointing
         if self.plan.fidelity != EVENT or arrays.pieces.comm_kind[row, FORWARD] == NO_COMM:
             return 0
         if again == 0:
-            return int(how == BLOCK and part.unit not in (arrays.first_unit, arrays.last_unit))
+            return int(how == BLOCK and unit not in (arrays.first_unit, arrays.last_unit))
         told = f"checkpointing {CHECKPOINTING[how]}: the collective of {record.name} runs again"
-        if part.unit == arrays.first_unit:
+        if unit == arrays.first_unit:
             raise SpecError(f"{told}, for which the format has no place")
         if not again.is_integer():
             raise SpecError(f"{told} {again:g} times in the mean of its layers")
@@ -219,11 +211,8 @@ def _in_whole_ns(records: list[Record], times: Floats, repetitions: int, excess:
     return [timed(times_ns.tobytes()) for times_ns in whole]
 
 
-def _moved_bytes(recorded: int, factor: float) -> int:
-    """Bytes moved by a rule; unchanged ones keep all digits."""
-    return recorded if factor == 1 else _whole_bytes(recorded * factor)
-
-
-def _whole_bytes(size: float) -> int:
-    """Rounded; a message stays a message, on the same side of the one byte that SimAI takes for none."""
+def _moved_bytes(recorded: float, factor: float) -> int:
+    """Bytes moved by a rule: unchanged ones keep all digits, a message stays a message, on the same side of the one byte that
+    SimAI takes for none."""
+    size = recorded * factor if factor != 1 else recorded
     return round(size) if size >= 2 else math.ceil(size)

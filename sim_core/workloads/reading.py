@@ -14,10 +14,8 @@ from sim_core.workloads.facts import FACTS, Facts
 from sim_core.workloads.op_table.text import looks_like_op_table, read_op_table_text
 from sim_core.workloads.op_table.workload import workload_from_op_table
 from sim_core.workloads.simai.checks import checks_of
-from sim_core.workloads.simai.model import model_of
-from sim_core.workloads.simai.parameters import read_file
-from sim_core.workloads.simai.records import choices_of, with_records
-from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.model import model_of, read_file
+from sim_core.workloads.simai.records import read_with_records
 from sim_core.workloads.simai.workload import workload_from_simai
 from sim_core.workloads.stages.text import GZIP, looks_like_stages, read_stage_text
 from sim_core.workloads.stages.workload import STAGES as STAGES, workload_from_stages
@@ -68,18 +66,17 @@ def _simai(path: str, facts: Facts) -> Read:
     """A text with the values of `facts.records`, its checks and the model it implies. Raises SpecError for a value that does
     not fit it."""
     records = facts.records or {}
-    choices = choices_of(records)
-    file = read_file(with_records(read_simai_text(path, all_gpus=facts.all_gpus), choices), facts)
+    file = read_file(read_with_records(path, records, all_gpus=facts.all_gpus), facts)
     implied = model_of(file)
     told = replace(
         workload_from_simai(file),
         sequence=implied.sequence,
         experts=file.number or None,
-        checks=checks_of(file, choices),
+        checks=checks_of(file),
         implied=implied,
         records=records,
     )
-    return told, tuple(file.sections.warnings)
+    return told, tuple(file.warnings)
 
 
 def _trace(path: str, facts: Facts) -> Read:

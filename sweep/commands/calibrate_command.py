@@ -20,7 +20,8 @@ from sim_core import (
     stack_yaml,
 )
 from sweep.arguments import HELP, CheckedCommand, CheckedGroup
-from sweep.calibration.kernels import fit_kernels, read_kernels
+from sweep.calibration.kernel_lines import read_kernels
+from sweep.calibration.kernels import fit_kernels
 from sweep.calibration.links import AT_BOUND, Placed, fit, machine_of, named_preset, nics_of, place
 from sweep.calibration.nccl_text import read_nccl
 from sweep.calibration.report import (

@@ -45,7 +45,7 @@ from sweep.show.terminal import own_console
 from sweep.spec.document import SCHEMAS, told
 from sweep.spec.spec import Running, SweepSpec, load_spec
 from sweep.spec.values import ALIASES, FIELDS, check_value
-from sweep.starting.job_starter import DEFAULTS, job_starter
+from sweep.starting.job_starter import DEFAULTS, device_of, job_starter
 from sweep.starting.starter import shown_line, starter, starter_name, suited
 
 HARDWARE = "H100-SXM"
@@ -174,7 +174,7 @@ def written(
     else:
         job, more = _whole(replace(job, **measured, memory_kind=job.memory_kind or "as given"), stack, given)
         taken += more
-        text = job_starter(job, hardware or _device(job), size_of_job or GPUS, path.parent)
+        text = job_starter(job, hardware or device_of(job) or HARDWARE, size_of_job or GPUS, path.parent)
     if near:
         text = _with_numbers(text, device)
     if taken:
@@ -295,13 +295,3 @@ def _with_numbers(text: str, device: str) -> str:
     return text.replace(
         line[0], shown_line("hardware", {**own, **near[1]}, "the nearest, with the numbers of its data sheet", 0), 1
     )
-
-
-def _device(job: Job) -> str:
-    """The preset of the device that a log names. Raises SpecError where none is."""
-    if not job.device and job.step_time_s is not None:
-        raise SpecError(f"{job.path}: the log names no device; give --hardware (`sweep hardware` lists the presets)")
-    try:
-        return presets_of(job.device)[-1] if job.device else HARDWARE
-    except NotSimulated as error:
-        raise SpecError(f"{job.path}: {error}; give --hardware") from None

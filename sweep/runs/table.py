@@ -6,13 +6,10 @@ plan has a column for each of its fields that a run states. `benchmarks/import_r
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
-
-import yaml
 
 from sim_core import (
     PLAN_FIELDS,
@@ -29,8 +26,8 @@ from sim_core import (
     shown,
 )
 from sim_core.documents import Fields, Values, parse_yaml
-from sim_core.limits import whole_number
 from sweep.frameworks.stacks import assumed
+from sweep.runs.cells import cell_of, misfit, number_in, value_in
 from sweep.spec.document import cells_by_column, read_csv
 
 DATA = Path(__file__).parent / "data"
@@ -123,7 +120,7 @@ class Row:
     @cached_property
     def plan(self) -> Fields:
         """The fields of its plan that it states, by the names of `sim_core.plans`, and sizes of 1."""
-        own = {name: _value(name, self.text(name)) for name in FIELDS if self.text(name)}
+        own = {name: value_in(name, self.text(name)) for name in FIELDS if self.text(name)}
         return {"tp": 1, "cp": 1, "pp": 1, "vpp": 1, "ep": 1, **own}
 
     @property
@@ -156,16 +153,6 @@ class Row:
     def sequence_parallel(self) -> bool | None:
         """Whether its norms are divided by tp, too; None where it does not say."""
         return self.text("sequence_parallel") == "true" if self.text("sequence_parallel") else None
-
-
-def _value(name: str, text: str) -> object:
-    """A cell as the value of a plan field."""
-    kind = PLAN_FIELDS[name].kind
-    if kind == "switch":
-        return text == "true"
-    if kind in ("number", "ratio", "factor"):
-        return int(text) if kind == "number" else float(text)
-    return json.loads(text) if text.startswith("[") else text
 
 
 @cache
@@ -239,15 +226,6 @@ def runs_text(rows: Iterable[Mapping[str, object]]) -> str:
     return out.getvalue()
 
 
-def cell_of(value: object) -> str:
-    """A value as the text of a cell."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return yaml.safe_dump(dict(value), sort_keys=False, width=10**6, default_flow_style=True).rstrip()
-    return json.dumps(value) if isinstance(value, bool | list) else str(value)
-
-
 def check_columns(name: str, columns: Sequence[str], known: Sequence[str], required: Sequence[str]) -> None:
     """Raises FormatError for columns that are missing, misspelt or there twice; others that we do not know have no effect."""
     if not columns:
@@ -272,7 +250,7 @@ def _check(name: str, line: int, row: Row) -> None:
         return FormatError(name, line, column, found=shown(row.text(column)), expected=expected)
 
     for column in FIELDS:
-        if (text := row.text(column)) and (expected := _misfit(column, text)):
+        if (text := row.text(column)) and (expected := misfit(column, text)):
             raise wrong(column, expected)
     for column in NUMBERS:
         if (text := row.text(column)) and not 0 < number_in(text) <= LARGEST_NUMBER:
@@ -288,25 +266,3 @@ def _check(name: str, line: int, row: Row) -> None:
             _mapping(row.text(column), column)
         except SpecError as error:
             raise wrong(column, f"a name or a mapping ({error})") from None
-
-
-def _misfit(name: str, text: str) -> str:
-    """What is expected of a plan field whose cell does not hold it; empty if it does."""
-    field = PLAN_FIELDS[name]
-    if field.kind == "switch":
-        return "" if text in ("true", "false") else "true or false"
-    if field.words:
-        return "" if text in field.words else "one of " + ", ".join(field.words)
-    if field.kind in ("number", "ratio", "factor"):
-        fits = field.least <= number_in(text) <= field.most and (field.kind != "number" or text.isdigit())
-        least, most = field.least, field.most
-        return "" if fits else whole_number(int(least), int(most)) if field.kind == "number" else f"{least:g} to {most:g}"
-    return ""
-
-
-def number_in(text: str) -> float:
-    """The number in a cell; NaN if it holds none."""
-    try:
-        return float(text) if text.isascii() and "_" not in text and len(text) <= 40 else float("nan")
-    except ValueError:
-        return float("nan")

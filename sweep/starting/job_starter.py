@@ -4,9 +4,11 @@ from pathlib import Path
 
 import yaml
 
-from sim_core import STACK_FACTS, Fields, Hardware, Stack, parse_model, plural, read_hardware, read_stack
+from sim_core import STACK_FACTS, Fields, Hardware, SpecError, Stack, parse_model, plural, read_hardware, read_stack
 from sweep.frameworks.stacks import WITHOUT_PAGE
 from sweep.inputs.told import Job
+from sweep.runs.devices import presets_of
+from sweep.runs.table import NotSimulated
 from sweep.starting.starter import COMMENT_AT, SAME, on_one_line, place_of, shown_line, spec_text
 from sweep.starting.wide_axes import is_torus, wide_axes
 
@@ -27,6 +29,16 @@ HELD = ("schedule", "precision")
 RECOMPUTE = ["none", "selective", "full"]
 RACK = 64
 """A node of more GPUs is a rack, whose logs count the GPUs of a tray."""
+
+
+def device_of(job: Job) -> str:
+    """The preset of the device that a log names; '' for a launch file without. Raises SpecError where none is."""
+    if not job.device and job.step_time_s is not None:
+        raise SpecError(f"{job.path}: the log names no device; give --hardware (`sweep hardware` lists the presets)")
+    try:
+        return presets_of(job.device)[-1] if job.device else ""
+    except NotSimulated as error:
+        raise SpecError(f"{job.path}: {error}; give --hardware") from None
 
 
 def job_starter(job: Job, hardware: str, gpus: int, base: Path) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.import_runs import run_of
 from benchmarks.importing.table import Row as Told, read_table
-from sweep.runs.table import Row, cell_of, runs_text
+from sweep.runs.cells import cell_of
+from sweep.runs.table import Row, runs_text
 
 RUN = {
     "set": "mine", "framework": "Megatron-LM", "hw": "H100-80GB-SXM", "gpus": "8", "gpus_per_node": "8", "model": "llama2-7b",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from sim_core import Facts, FormatError
-from sim_core.workloads.simai.parameters import read_file
+from sim_core.workloads.simai.model import read_file
 from sim_core.workloads.simai.text import read_simai_text, write_simai_text
 from sim_core.workloads.simai.workload import workload_from_simai
 from tests.mutation import Mutation, extreme, mutated, mutation_lists, random_mutations
@@ -92,7 +92,7 @@ def read(data: bytes) -> str:
     again = read_simai_text(PATH, written.encode())
     assert again.header == text.header
     assert again.records == text.records
-    for warning in file.sections.warnings:
+    for warning in file.warnings:
         assert re.match(re.escape(PATH) + r":[1-9][0-9]*: ", warning)
         assert len(warning.splitlines()) == 1
     return ""

@@ -14,9 +14,8 @@ from hypothesis import given, settings, strategies as st
 
 from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
 from sim_core.workloads.simai.checks import checks_of
-from sim_core.workloads.simai.parameters import read_file
-from sim_core.workloads.simai.records import choices_of, with_records
-from sim_core.workloads.simai.text import read_simai_text
+from sim_core.workloads.simai.model import read_file
+from sim_core.workloads.simai.records import read_with_records
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, Plan, Text
 from tests.conftest import GPT7B, LLAMA405B
@@ -355,14 +354,13 @@ NAMES = st.text(max_size=12) | st.sampled_from(["embedding_layer", "mlp_layer.fo
 @given(st.dictionaries(NAMES, VALUES, max_size=3))
 @settings(max_examples=200, deadline=None)
 def test_any_choice_is_taken_or_refused_in_one_line(records: dict[str, Any]) -> None:
-    text = read_simai_text("w.txt", dense_text(ga=1).encode())
     try:
-        changed = with_records(text, choices_of(records))
+        changed = read_with_records("w.txt", records, dense_text(ga=1).encode())
     except SpecError as error:
         assert "\n" not in str(error)
         assert str(error).startswith("workload.records: ")
     else:
-        assert all(check.full() for check in checks_of(read_file(changed, Facts()), choices_of(records)))
+        assert all(check.full() for check in checks_of(read_file(changed, Facts(records=records))))
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,11 @@ from dataclasses import replace
 
 from sim_core.units import NS, short
 from sim_core.workloads.check import Check
-from sim_core.workloads.simai.file import File, Runs, first_excess_ns
-from sim_core.workloads.simai.records import FINAL, PHASES, PLACEHOLDER_NS, Choice
-from sim_core.workloads.simai.sections import EMBEDDING
+from sim_core.workloads.simai.file import EMBEDDING, File, Runs
+from sim_core.workloads.simai.records import FINAL, KEEP, PLACEHOLDER_NS, flat
 from sim_core.workloads.workload import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 
 Doubts = Iterator[Check]
-"""Those of one kind that a file raises."""
 
 MEMORY_BANDWIDTH = 1.555e12
 """Bytes/s, for the time that memory traffic takes: A100-40GB (NVIDIA A100 data sheet); newer devices are faster."""
@@ -30,37 +28,25 @@ ADAM_BYTES = 30
 FAR_ABOVE = 10
 
 
-def checks_of(file: File, choices: tuple[Choice, ...]) -> tuple[Check, ...]:
+def checks_of(file: File) -> tuple[Check, ...]:
     """The checks that fire. Each compares the file with itself, or with a bound on the work that a record stands for."""
-    kept = {c.record + (f".{PHASES[c.phase]}" if c.phase >= 0 else "") for c in choices if not c.unit}
-    checks, step_s = [], NS * sum(sum(r.compute_ns) * n for r, n in (*file.runs, *((r, 1.0) for r in file.sections.once)))
+    kept = {name for name, value in flat(file.facts.records or {}) if value == KEEP}
+    checks, step_s = [], NS * sum(sum(r.compute_ns) * n for r, n in (*file.runs, *((r, 1.0) for r in file.once)))
     for check in (doubt for look in CHECKS for doubt in look(file)):
         share = check.effect_s / step_s if check.effect_s is not None and step_s else None
         checks.append(replace(check, share=share, kept=bool({check.record, check.record.partition(".")[0]} & kept)))
     return tuple(checks)
 
 
-def _lookup_s(file: File) -> float:
-    """An embedding lookup: its memory traffic, or its launches; 0 if the activation's size is unknown."""
-    return LOOKUP_PASSES * max(file.activation / MEMORY_BANDWIDTH, KERNEL_S) if file.activation else 0.0
-
-
-def _number(records: Runs) -> float:
-    return sum(n for _, n in records)
-
-
-def _mean_s(records: Runs, phase: int) -> float:
-    """Mean seconds of a phase over the runs."""
-    return sum(r.compute_ns[phase] * n for r, n in records) / _number(records) * NS if records else 0.0
+def _mean_s(records: Runs, phase: int) -> tuple[float, float]:
+    """Mean seconds of a phase over the runs, and how many these are."""
+    number = sum(n for _, n in records)
+    return sum(r.compute_ns[phase] * n for r, n in records) / (number or 1) * NS, number
 
 
 def _time(seconds: float) -> str:
     """A time of three digits, as `workload.records` takes it."""
     return short(float(f"{seconds:.3g}"), "s")
-
-
-def _too(names: list[str]) -> str:
-    return "".join(f", {name} too" for name in names[1:])
 
 
 def _timed(name: str, record: str, found: str, needs_s: float, why: str, effect_s: float) -> Check:
@@ -69,15 +55,12 @@ def _timed(name: str, record: str, found: str, needs_s: float, why: str, effect_
     return Check(name, record, f"takes {found}", f"about {needed}", why, effect_s, choice=f"{record}={needed}")
 
 
-def _no_times(file: File) -> Doubts:
-    """Without a profile, AICB writes its placeholder everywhere."""
+def _facts(file: File) -> Doubts:
+    """Without a profile, AICB writes its placeholder everywhere. The loss is reduced with 4 bytes a token, which tells the
+    tokens of a micro-batch."""
     if all(ns <= PLACEHOLDER_NS for r, _ in file.runs for ns in r.compute_ns):
         why = "AICB writes these without --aiob_enable: the file holds messages, no compute"
         yield Check("no times", "every layer", "takes 0 or 1 ns", "measured times", why)
-
-
-def _tokens(file: File) -> Doubts:
-    """The loss is reduced with 4 bytes a token, which tells the tokens of a micro-batch."""
     tokens = (file.facts.sequence or 0) * (file.facts.micro_batch or 0)
     if tokens and file.tokens and tokens != file.tokens:
         found, expected = f"reduces 4 bytes of {file.tokens:,} tokens", f"workload.sequence x micro_batch = {tokens:,}"
@@ -85,57 +68,47 @@ def _tokens(file: File) -> Doubts:
         yield Check("tokens", "cross_entropy1", found, expected, why)
 
 
-def _embedding_forward(file: File) -> Doubts:
-    """AICB averages the first, cold runs of the lookup with the others."""
-    records = file.named(EMBEDDING)
-    has_s, needs_s = _mean_s(records, FORWARD), _lookup_s(file)
+def _embedding(file: File) -> Doubts:
+    """AICB averages the first, cold runs of the lookup with the others. As weight gradient, its variable still holds half the
+    optimizer's time at the first embedding, and the last layer's at the next ones."""
+    records, of = file.named(EMBEDDING), max(file.step("grad_param_compute").compute_ns)
+    (has_s, number), (mean_s, _) = (_mean_s(records, phase) for phase in (FORWARD, WEIGHT_GRADIENT))
+    # a lookup takes its memory traffic, or its launches
+    needs_s = LOOKUP_PASSES * max(file.activation / MEMORY_BANDWIDTH, KERNEL_S) if file.activation else 0.0
     if needs_s and has_s > FAR_ABOVE * needs_s:
         why = f"A lookup moves {short(LOOKUP_PASSES * file.activation, 'B')}; AICB averages it with its cold start"
-        effect_s = (has_s - needs_s) * _number(records)
-        yield _timed("embedding forward", f"{EMBEDDING}.forward", _time(has_s), needs_s, why, effect_s)
-
-
-def _embedding_gradient(file: File) -> Doubts:
-    """AICB's variable still holds half the optimizer's time at the first embedding, and the last layer's at the next ones."""
-    records, optimizer, micro = file.named(EMBEDDING), file.step("grad_param_compute"), file.sections.micro
-    if not records:
-        return
-    mine, leaked = (micro[k].compute_ns[WEIGHT_GRADIENT] for k in (0, -1))
-    of = max(optimizer.compute_ns) if optimizer else 0
-    why, found = [], f"{_time(mine * NS)} in the first micro-batch"
+        yield _timed("embedding forward", f"{EMBEDDING}.forward", _time(has_s), needs_s, why, (has_s - needs_s) * number)
+    mine, leaked = (file.micro[k].compute_ns[WEIGHT_GRADIENT] for k in (0, -1))
+    whys, found = [], f"{_time(mine * NS)} in the first micro-batch"
     if mine > PLACEHOLDER_NS and of and 0.5 <= mine / of <= 0.75:  # mean of minimum + mean; no mean exceeds 3 minima
-        why.append(f"{_time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
+        whys.append(f"{_time(mine * NS)} is {mine / of:.0%} of grad_param_compute")
     if {r.compute_ns[WEIGHT_GRADIENT] for r, _ in records} - {mine} == {leaked} and leaked > PLACEHOLDER_NS:
-        why.append(f"{_time(leaked * NS)} is that of {micro[-1].name}")
+        whys.append(f"{_time(leaked * NS)} is that of {file.micro[-1].name}")
         found += f", {_time(leaked * NS)} in the others"
-    if why:
-        excess_ns, others_ns = first_excess_ns(file.sections)  # read as once a step
-        number, needs_s = _number(records), _lookup_s(file)
-        leaked_s = excess_ns * NS + (others_ns * NS if excess_ns > 0 else _mean_s(records, WEIGHT_GRADIENT)) * number
-        told = f"{'; '.join(why)}: AICB writes what another record left behind; the work is that of a lookup"
+    if records and whys:
+        excess_ns, others_ns = file.first_excess_ns()  # read as once a step
+        leaked_s = excess_ns * NS + (others_ns * NS if excess_ns > 0 else mean_s) * number
+        told = f"{'; '.join(whys)}: AICB writes what another record left behind; the work is that of a lookup"
         yield _timed("embedding gradient", f"{EMBEDDING}.weight_gradient", found, needs_s, told, leaked_s - needs_s * number)
 
 
-def _optimizer(file: File) -> Doubts:
-    """AICB times one division of all gradients of a rank by dp, and adds the fastest run to the mean."""
-    record, gathered = file.step("grad_param_compute"), file.step("grad_gather")
-    dp = file.header.all_gpus // (file.header.tp * file.header.pp)
-    if record is None or gathered is None or dp == 1 or not sum(gathered.comm_bytes):
-        return
+def _once(file: File) -> Doubts:
+    """AICB times one division of all gradients of a rank by dp as the optimizer, and adds the fastest run to the mean.
+
+    It all-reduces on TP 2 bytes of every parameter, without sequence parallelism only, where it means the norms, and the size
+    of an activation, where it means a gradient.
+    """
+    record, tp = file.step("grad_param_compute"), file.header.tp
+    dp = file.header.all_gpus // (tp * file.header.pp)
     has_s = sum(record.compute_ns) * NS
     needs_s = (file.dense / dp + file.experts / (dp // file.header.ep)) * ADAM_BYTES / MEMORY_BANDWIDTH
-    if max(record.compute_ns) > PLACEHOLDER_NS and has_s > 2 * needs_s:
+    gathered = dp > 1 and any(file.step("grad_gather").comm_bytes)
+    if gathered and max(record.compute_ns) > PLACEHOLDER_NS and has_s > 2 * needs_s:
         why = (
             f"Parameters are gathered, so a rank updates 1/{dp} of them, {ADAM_BYTES} bytes each; AICB adds two timings of "
             "a division of all gradients of the rank"
         )
         yield _timed("optimizer", record.name, _time(has_s), needs_s, why, has_s - needs_s)
-
-
-def _messages_on_tp(file: File) -> Doubts:
-    """AICB all-reduces on TP 2 bytes of every parameter, without sequence parallelism only, where it means the norms, and the
-    size of an activation, where it means a gradient."""
-    tp = file.header.tp
     rows = (
         ("layernorm", "layernorm", (2 * file.dense, 2 * (file.dense + file.experts)),
          "It is 2 bytes of all parameters of the rank; Megatron reduces norms on TP, and only with sequence parallelism"),
@@ -144,38 +117,36 @@ def _messages_on_tp(file: File) -> Doubts:
     )  # fmt: skip
     for name, record_name, doubtful, why in rows:
         record = file.step(record_name)
-        size = record.comm_bytes[INPUT_GRADIENT] if record else 0
-        if record and size and size in doubtful and record.collective[INPUT_GRADIENT] == "ALLREDUCE":
+        size = record.comm_bytes[INPUT_GRADIENT]
+        if size and size in doubtful and record.collective[INPUT_GRADIENT] == "ALLREDUCE":
             effect_s = 2 * (tp - 1) / tp * size / NVLINK_BANDWIDTH if tp > 1 else None
             found, choice = f"all-reduces {short(size, 'B')} on TP", f"{record_name}=0 B"
             yield Check(name, record_name, found, "nothing", why, effect_s, choice=choice)
 
 
-def _recompute(file: File) -> Doubts:
-    """AICB doubles attention's forward for --recompute_activations: its time, or without times its messages."""
-    attention, sent = file.named("attention"), 2 * file.activation
+def _attention(file: File) -> Doubts:
+    """AICB doubles attention's forward for --recompute_activations: its time, or without times its messages. It times latent
+    attention with DeepSeek's kernels only, and writes 0 elsewhere."""
+    attention, sent, activation = file.named("attention"), 2 * file.activation, short(file.activation, "B")
     timed = [(r, n, r.compute_ns[FORWARD], r.compute_ns[INPUT_GRADIENT]) for r, n in attention]
-    doubled = [(r, n, back) for r, n, ahead, back in timed if back > PLACEHOLDER_NS and 0 <= ahead - 2 * back <= 1]
-    if doubled:
-        once = {r.name: _time(back * NS) for r, _, back in doubled}
-        names = list(once)
-        found, choice = f"is twice its gradient{_too(names)}", ", ".join(f"{name}.forward={once[name]}" for name in names)
-        why = "It contains a recompute: checkpointing `none` is not none here, `full` recomputes attention twice"
-        effect_s = sum((r.compute_ns[FORWARD] - back) * n for r, n, back in doubled) * NS
-        yield Check("recompute", f"{names[0]}.forward", found, "the same", why, effect_s, choice=choice)
-    if names := list(dict.fromkeys(r.name for r, _ in attention if sent and r.comm_bytes[FORWARD] == sent)):
-        activation = short(file.activation, "B")
-        found = f"sends {short(sent, 'B')}, twice an activation{_too(names)}"
-        why = "It contains a recompute's message: checkpointing `none` is not none here, `full` sends it twice more"
-        choice = ", ".join(f"{name}.forward={activation}" for name in names)
-        yield Check("recompute messages", f"{names[0]}.forward", found, activation, why, choice=choice)
-
-
-def _no_attention(file: File) -> Doubts:
-    """AICB times latent attention with DeepSeek's kernels only, and writes 0 elsewhere."""
-    attention = file.named("attention")
-    timed = any(max(r.compute_ns) > PLACEHOLDER_NS for r, _ in file.named("mlp"))
-    if attention and timed and not any(max(r.compute_ns) for r, _ in attention):
+    doubled = [(r, n, ahead, back) for r, n, ahead, back in timed if back > PLACEHOLDER_NS and 0 <= ahead - 2 * back <= 1]
+    contains = "checkpointing `none` is not none here, `full`"
+    rows = (
+        ("recompute", {r.name: _time(back * NS) for r, _, _, back in doubled}, "is twice its gradient", "the same",
+         f"It contains a recompute: {contains} recomputes attention twice",
+         sum((ahead - back) * n for _, n, ahead, back in doubled) * NS),
+        ("recompute messages", {r.name: activation for r, _ in attention if sent and r.comm_bytes[FORWARD] == sent},
+         f"sends {short(sent, 'B')}, twice an activation", activation,
+         f"It contains a recompute's message: {contains} sends it twice more", None),
+    )  # fmt: skip
+    for name, once, found, expected, why, effect_s in rows:
+        if once:
+            first, *more = once
+            choice = ", ".join(f"{each}.forward={value}" for each, value in once.items())
+            found += "".join(f", {each} too" for each in more)
+            yield Check(name, f"{first}.forward", found, expected, why, effect_s, choice=choice)
+    mlp = any(max(r.compute_ns) > PLACEHOLDER_NS for r, _ in file.named("mlp"))
+    if attention and mlp and not any(max(r.compute_ns) for r, _ in attention):
         why = "AICB times latent attention with DeepSeek's kernels only: without them the file's layers lack their attention"
         found, expected = "takes 0 ns, as all records of attention", "measured times, as those of the MLP"
         yield Check("no attention", attention[0][0].name, found, expected, why)
@@ -186,39 +157,28 @@ def _logits(file: File) -> Doubts:
     times, final = {r.compute_ns[INPUT_GRADIENT] for r, _ in file.named("attention")}, file.named(FINAL)
     if max(times, default=0) <= PLACEHOLDER_NS or any(r.compute_ns[FORWARD] not in times for r, _ in final):
         return
-    name, has_s, needs_s = final[0][0].name if final else f"{FINAL}column", _mean_s(final, FORWARD), _logits_s(file)
+    name, (has_s, _), words = final[0][0].name if final else f"{FINAL}column", _mean_s(final, FORWARD), file.shares.vocabulary
     found, why = f"takes attention's {_time(has_s)}" if final else "is missing", "AICB does not write the logits' time"
-    if needs_s is None:
+    layers = (file.dense - (file.ends or 0.0) - file.positions) * file.header.tp
+    if not words or file.moe or not layers > 0:
         yield Check("logits", name, found, "the logits: the time of 0.5 to 1.2 layers", why)
         return
+    inner = [(r, n) for r, n in file.runs if not r.name.startswith((EMBEDDING, FINAL))]
+    forward_s = sum(r.compute_ns[FORWARD] * n for r, n in inner) * NS / file.header.ga
+    needs_s = forward_s * words * file.hidden / layers
     expected, why = f"about {_time(needs_s)} in each phase", f"{why}; here at a layer's rate, by parameters"
     yield Check("logits", name, found, expected, why, 3 * (has_s - needs_s) * file.header.ga, choice=f"{name}={_time(needs_s)}")
 
 
-def _logits_s(file: File) -> float | None:
-    """Forward of the logits at the rate of a layer, by parameters; None without the vocabulary, or with experts."""
-    words = file.shares.vocabulary
-    if not words or not file.ends or file.moe:
-        return None
-    layers = (file.dense - file.ends - file.positions) * file.header.tp
-    inner = [(r, n) for r, n in file.runs if not r.name.startswith((EMBEDDING, FINAL))]
-    forward_s = sum(r.compute_ns[FORWARD] * n for r, n in inner) * NS / file.header.ga
-    return forward_s * words * file.hidden / layers if layers > 0 else None
-
-
-def _expert_gradient(file: File) -> Doubts:
-    """AICB writes its placeholder where the experts' weight gradient belongs."""
+def _layers(file: File) -> Doubts:
+    """AICB writes its placeholder where the experts' weight gradient belongs, and the layers of a stage as `vpp`."""
     moe = [(r, n) for r, n in file.runs if "moe" in r.name and r.compute_ns[FORWARD] > PLACEHOLDER_NS]
     bare = [(r, n) for r, n in moe if r.compute_ns[WEIGHT_GRADIENT] <= PLACEHOLDER_NS]
     if bare:
-        first, needs_s = bare[0][0], _mean_s(bare, FORWARD)
+        first, (needs_s, number) = bare[0][0], _mean_s(bare, FORWARD)
         why = "A weight gradient has the work of its forward; AICB writes a placeholder for experts"
         record, found = f"{first.name}.weight_gradient", f"{first.compute_ns[WEIGHT_GRADIENT]} ns"
-        yield _timed("expert gradient", record, found, needs_s, why, -needs_s * _number(bare))
-
-
-def _chunks(file: File) -> Doubts:
-    """AICB writes the layers of a stage as `vpp`."""
+        yield _timed("expert gradient", record, found, needs_s, why, -needs_s * number)
     header = file.header
     if header.pp > 1 and header.vpp > 1 and header.vpp == file.layers:
         micro_s = sum(sum(r.compute_ns) * n for r, n in file.runs) * NS / header.ga
@@ -227,16 +187,4 @@ def _chunks(file: File) -> Doubts:
         yield Check("vpp", "the header", f"has vpp {header.vpp}", "1 without interleaving", why, effect_s, choice=choice)
 
 
-CHECKS = (
-    _no_times,
-    _tokens,
-    _embedding_forward,
-    _embedding_gradient,
-    _optimizer,
-    _messages_on_tp,
-    _recompute,
-    _no_attention,
-    _logits,
-    _expert_gradient,
-    _chunks,
-)
+CHECKS = (_facts, _embedding, _once, _attention, _logits, _layers)

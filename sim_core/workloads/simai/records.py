@@ -1,16 +1,14 @@
 """`workload.records`: values that the user gives in place of those of a SimAI text, record by record."""
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from sim_core.documents import Fields, Values
 from sim_core.errors import SpecError, named, nearest, shown
 from sim_core.units import quantity
-from sim_core.workloads.simai.header import LIST_KEYS
-from sim_core.workloads.simai.sections import sections_of
-from sim_core.workloads.simai.text import Record, SimaiText
+from sim_core.workloads.simai.file import File
+from sim_core.workloads.simai.text import LIST_KEYS, NO_RECORD, SimaiText, read_simai_text
 
 KEEP = "keep"
 MODEL = "model"
@@ -22,28 +20,8 @@ FINAL = "final_"
 _EXPECTED = "keep, model, a time such as '0.05 ms', or the bytes of its messages such as '1 MB'"
 
 
-class Choice(NamedTuple):
-    """The value of one record: nanoseconds (`unit` s), bytes (B), or kept (''). `phase` -1: all."""
-
-    record: str
-    phase: int
-    unit: str
-    amount: int
-
-
-def choices_of(records: Values) -> tuple[Choice, ...]:
-    """The choices in `{record: value}`, `{record.phase: value}` or `{record: {phase: value}}`. Raises SpecError."""
-    choices = []
-    for key, value in flat(records):
-        record, dot, phase = key.rpartition(".")
-        if dot and phase and phase not in PHASES:
-            raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
-        choices.append(Choice(record if dot else key, PHASES.index(phase) if dot and phase else -1, *_value(key, value)))
-    return tuple(choices)
-
-
 def flat(records: Values) -> Iterator[tuple[str, object]]:
-    """Choices with `record.phase` for those inside a record."""
+    """The values of `{record: value}`, `{record.phase: value}` and `{record: {phase: value}}`, without the last form."""
     for key, value in records.items():
         if isinstance(value, Mapping):
             yield from ((f"{key}.{phase}", inner) for phase, inner in value.items())
@@ -51,52 +29,55 @@ def flat(records: Values) -> Iterator[tuple[str, object]]:
             yield str(key), value
 
 
-def _value(key: str, value: object) -> tuple[str, int]:
-    """Unit and amount; a plain 0 is a time."""
+def _choice(key: str, value: object) -> tuple[str, str, str, int]:
+    """A value as record, phase ('': all), and nanoseconds (unit s), bytes (B), or nothing (''): kept. A plain 0 is a time."""
+    record, _, phase = key.rpartition(".") if "." in key else (key, "", "")
+    if phase and phase not in PHASES:
+        raise SpecError(f"workload.records: {named(key)}: unknown phase {shown(phase)}, {nearest(phase, PHASES)}")
     if value == KEEP:
-        return "", 0
+        return record, phase, "", 0
     if value == MODEL:
         raise SpecError(f"workload.records: {named(key)}: model: there is none to take the value from (set workload.model)")
-    if value == 0 and not isinstance(value, bool):
-        return "s", 0
     for unit, scale in (("s", 1e9), ("B", 1)):
         try:
             size = quantity(value, unit) * scale
         except SpecError:
             continue
         if 0 <= size < 2**62:
-            return unit, round(size)
+            return record, phase, unit, round(size)
     raise SpecError(f"workload.records: {named(key)}: found {shown(value)}, expected {_EXPECTED}")
 
 
-def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
-    """The text with the chosen values. Raises SpecError for a record, a time or a message that the text does not have.
+def read_with_records(path: str, values: Values, data: bytes | None = None, *, all_gpus: int | None = None) -> SimaiText:
+    """The text at `path`, as `read_simai_text` has it, with the user's values.
+
+    Raises SpecError for a record, a time or a message that the text does not have, FormatError, OSError.
 
     A time without a phase is that of each phase with a measured time (of all, if none has one); of several lines of a name
     in a layer, those with a measured time take it. A size is that of each message of the record. A `final_` record that the
     text lacks is added at the end of each micro-batch.
     """
+    choices = [_choice(key, value) for key, value in flat(values)]
+    text = read_simai_text(path, data, all_gpus=all_gpus)
     names = {record.name for record in text.records}
-    for name in sorted({c.record for c in choices if c.unit == "s" and c.record.startswith(FINAL)} - names):
+    for name in sorted({name for name, _, unit, _ in choices if unit == "s" and name.startswith(FINAL)} - names):
         text, names = _with_final(text, name), {*names, name}
     records = list(text.records)
     for name, phase, unit, amount in choices:
         mine = [k for k, each in enumerate(records) if each.name == name]
         if not mine:
             raise SpecError(f"workload.records: {named(name)}: {text.path} has no such record, {nearest(name, names)}")
+        wanted = [PHASES.index(phase)] if phase else [0, 1, 2]
         # where each line has a measured time, or a message
         column, least = ("comm_bytes", 0) if unit == "B" else ("compute_ns", PLACEHOLDER_NS)
         has = {k: [p for p in range(3) if getattr(records[k], column)[p] > least] for k in mine}
-        if unit == "s":
-            phases = {k: [phase] if phase >= 0 else has[k] or [0, 1, 2] for k in [k for k in mine if has[k]] or mine}
-        elif unit == "B":
-            phases = {k: [p for p in has[k] if phase in (-1, p) and records[k].collective[p] != "NONE"] for k in mine}
-            if not any(phases.values()):
-                where = f".{PHASES[phase]}" if phase >= 0 else ""
+        if unit == "B":
+            has = {k: [p for p in at if p in wanted and records[k].collective[p] != "NONE"] for k, at in has.items()}
+            if not any(has.values()):
+                where = f".{phase}" * bool(phase)
                 raise SpecError(f"workload.records: {named(name)}{where}: found a size, but the record has no message there")
-        else:
-            continue
-        for k, chosen in phases.items():
+        for k in ([k for k in mine if has[k]] or mine) if unit else ():
+            chosen = has[k] if has[k] and (unit == "B" or not phase) else wanted
             before = getattr(records[k], column)
             after: Fields = {column: tuple(amount if p in chosen else before[p] for p in range(3))}
             records[k] = records[k]._replace(**after)
@@ -105,11 +86,11 @@ def with_records(text: SimaiText, choices: tuple[Choice, ...]) -> SimaiText:
 
 def _with_final(text: SimaiText, name: str) -> SimaiText:
     """The text with a record without time or message at the end of each micro-batch."""
-    ends, records, moved = sections_of(text).repetitions[:, -1] + 1, list(text.records), Fields()
-    for end in reversed(ends.tolist()):
-        records.insert(end, Record(name, -1, (0, 0, 0), ("NONE",) * 3, ("",) * 3, (0, 0, 0), 100))
+    ends, ids = File(text).repetitions[:, -1] + 1, Fields()
+    lines = np.insert(np.arange(len(text.records)), ends, -1)
+    moved = np.flatnonzero(lines >= 0)
     for key in LIST_KEYS:
-        ids = np.array(getattr(text.header, key), int)
-        moved[key] = tuple((ids + np.searchsorted(ends, ids, side="right")).tolist())
+        ids[key] = tuple(moved[list(getattr(text.header, key))].tolist())
+    records = tuple(text.records[k] if k >= 0 else NO_RECORD._replace(name=name) for k in lines.tolist())
     line_of = np.insert(text.line_of, ends, text.line_of[ends - 1])
-    return text._replace(header=text.header._replace(**moved), records=tuple(records), line_of=line_of)
+    return text._replace(header=text.header._replace(**ids), records=records, line_of=line_of)

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sim_core.arrays import Floats, Ints
+from sim_core.documents import Words
 from sim_core.terms import kinds_by
 from sim_core.units import NS, short
 from sim_core.workloads import moving
-from sim_core.workloads.simai.file import File, first_excess_ns
-from sim_core.workloads.simai.header import RERUN_POLICY
-from sim_core.workloads.simai.sections import EXPERTS, Sections, shape_of
-from sim_core.workloads.simai.text import Record
+from sim_core.workloads.simai.file import EXPERTS, File
+from sim_core.workloads.simai.text import RERUN_POLICY, Record
 from sim_core.workloads.words import RULE_OF_GROUP
 from sim_core.workloads.workload import (
     AFTER_GRADIENTS,
@@ -49,46 +48,30 @@ _ATTENTION_CORE = re.compile(r"core_attention|attention_core|flash_attention|att
 
 def workload_from_simai(file: File) -> Workload:
     """The workload of a text. Raises FormatError if the model has too many kinds of layers."""
-    sections, facts, header = file.sections, file.facts, file.header
-    text, size = sections.text, sections.repetitions.shape[1]
+    header, lines, size = file.header, file.repetitions, len(file.micro)
     vpp = header.vpp if header.pp > 1 else 1  # with pp 1, AICB writes the number of layers here
-    base = BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, facts.micro_batch or 1)
-    compute_ns = np.array([r.compute_ns for r in text.records], float)[sections.repetitions]
+    base = BasePlan(header.tp, header.pp, vpp, header.ep, header.all_gpus, header.ga, file.facts.micro_batch or 1)
+    compute_ns = np.array([r.compute_ns for r in file.text.records], float)[lines]
     compute_s = compute_ns.mean(0) * NS
-    excess_ns, others_ns = first_excess_ns(sections)
+    excess_ns, others_ns = file.first_excess_ns()
     if excess_ns > 0:
         compute_s[0, WEIGHT_GRADIENT] = others_ns * NS
     # how often the backward runs each line's forward again: from the nearest checkpoint up to, excluding, each initiate
-    steps = np.zeros(len(text.records))
-    for initiate in header.checkpoint_initiates if header.policy == RERUN_POLICY else ():
+    steps, reruns = np.zeros(len(file.text.records)), header.policy == RERUN_POLICY
+    for initiate in header.checkpoint_initiates if reruns else ():
         steps[header.checkpoints[bisect(header.checkpoints, initiate) - 1]] += 1
         steps[initiate] -= 1
-    again = np.cumsum(steps)[sections.repetitions]
+    again = np.cumsum(steps)[lines]
     again = np.stack([again, again * compute_ns[:, :, FORWARD]], axis=-1).mean(0) * (1.0, NS)
-    units, unit_of_layer = _units(sections, compute_s)
-    places = [[sections.layers[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
-    places += [[end] for end in (range(sections.head), range(size - sections.tail, size)) if end]
-    pieces, names = _pieces(sections, places, compute_s, again)
-    step = _step_pieces(sections.once, excess_ns * NS)
+    units, unit_of_layer = _units(file, compute_s)
+    places = [[file.places[k] for k in np.flatnonzero(unit_of_layer == unit)] for unit in range(units)]
+    places += [[end] for end in (range(file.head), range(size - file.tail, size)) if end]
+    pieces, names = _pieces(file, places, compute_s, again)
+    step = _step_pieces(file.once, excess_ns * NS)
     # the first stage's layers without experts are the model's only ones
-    others = np.resize(unit_of_layer[sections.dense_layers :], len(unit_of_layer))
+    others = np.resize(unit_of_layer[file.dense_layers :], file.layers)
     all_layers = np.append(unit_of_layer, np.tile(others, header.pp - 1))
     p2p_bytes, p2p_rule, note = _p2p(file, pieces)
-    arrays = Arrays(
-        base=base,
-        pieces=pieces,
-        step=step,
-        unit_layers=layers_by_unit(all_layers, len(places)),
-        first_unit=units if sections.head else -1,
-        last_unit=len(places) - 1 if sections.tail else -1,
-        p2p_bytes=p2p_bytes,
-        p2p_rule=p2p_rule,
-        micro_batches=float(len(sections.repetitions)),
-        layer_unit=0 if units == 1 else -1,
-        shares=file.shares,
-        dense_layers=sections.dense_layers,
-        least_forward=LEAST_FORWARD if header.policy == RERUN_POLICY else 0.0,
-    )
     reduces_experts = bool((step.comm_group == DP_EP).any())
     on_experts = (pieces.comm_bytes[np.isin(pieces.comm_group, (EP, DP_EP))] > 0).any()
     has_experts = reduces_experts or bool(on_experts) or any("moe" in name for name in names)
@@ -97,9 +80,23 @@ def workload_from_simai(file: File) -> Workload:
         base=base,
         layers=len(all_layers),
         names=names,
-        arrays=arrays,
-        sequence=facts.sequence,
-        measured_on=facts.measured_on,
+        arrays=Arrays(
+            base=base,
+            pieces=pieces,
+            step=step,
+            unit_layers=layers_by_unit(all_layers, len(places)),
+            first_unit=units if file.head else -1,
+            last_unit=len(places) - 1 if file.tail else -1,
+            p2p_bytes=p2p_bytes,
+            p2p_rule=p2p_rule,
+            micro_batches=float(len(lines)),
+            layer_unit=0 if units == 1 else -1,
+            shares=file.shares,
+            dense_layers=file.dense_layers,
+            least_forward=LEAST_FORWARD if reruns else 0.0,
+        ),
+        sequence=file.facts.sequence,
+        measured_on=file.facts.measured_on,
         has_experts=has_experts,
         gradients_known=(True, not has_experts or reduces_experts),
         ends_known=not file.why_unknown,
@@ -109,7 +106,7 @@ def workload_from_simai(file: File) -> Workload:
 
 
 def _notes(file: File) -> Iterator[str]:
-    pp, vpp, dense = file.header.pp, file.header.vpp, file.sections.dense_layers
+    pp, vpp, dense = file.header.pp, file.header.vpp, file.dense_layers
     if file.why_unknown:
         axes = "pp or layers" if file.replicated_known else "tp, pp or layers"
         unknown = f"the embedding's part of the parameters is unknown ({file.why_unknown})"
@@ -124,31 +121,26 @@ def _notes(file: File) -> Iterator[str]:
         yield f"vpp: {vpp} with pp: 1 is a number of layers, not of virtual stages: taken as 1"
 
 
-def _units(sections: Sections, compute_s: Floats) -> tuple[int, Ints]:
+def _units(file: File, compute_s: Floats) -> tuple[int, Ints]:
     """Kinds of distinct layers, and the kind of each layer of the stage."""
-    text, of_stage = sections.text, len(sections.layers)
-    layers = of_stage * text.header.pp
-    shapes = [shape_of(record) for record in sections.micro]
+    layers, shapes = file.layers * file.header.pp, [record.shape for record in file.micro]
     for timed in (True, False):
-        kinds = [(*(shapes[k] for k in layer), compute_s[layer].tobytes() if timed else b"") for layer in sections.layers]
+        kinds = [(*(shapes[k] for k in layer), compute_s[layer].tobytes() if timed else b"") for layer in file.places]
         ids = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
         if len(ids) * layers <= MAX_LAYER_TABLE:
             return len(ids), np.array([ids[kind] for kind in kinds])
         if timed:
-            sections.warnings.append(
-                f"{text.path}:{text.line_of[0]}: too many kinds of layers; those that differ only in times are averaged"
-            )
-    found = f"{layers} layers of {len(ids)} kinds (pp {text.header.pp} stages of {of_stage})"
-    expected = f"layers x kinds of at most {MAX_LAYER_TABLE}"
-    raise text.fault(-1, "too many layers", found, expected)
+            file.warn(0, "too many kinds of layers; those that differ only in times are averaged")
+    found = f"{layers} layers of {len(ids)} kinds (pp {file.header.pp} stages of {file.layers})"
+    raise file.text.fault(-1, "too many layers", found, f"layers x kinds of at most {MAX_LAYER_TABLE}")
 
 
-def _pieces(sections: Sections, places: list[list[range]], compute_s: Floats, again: Floats) -> tuple[Pieces, tuple[str, ...]]:
+def _pieces(file: File, places: list[list[range]], compute_s: Floats, again: Floats) -> tuple[Pieces, Words]:
     """The columns of all units' pieces, with the means over a unit's `places` in a micro-batch; `again[line]`: re-runs of its
     forward, and their seconds."""
     # for each piece its unit, and the lines that it stands for
     lines = [(unit, list(at)) for unit, of_unit in enumerate(places) for at in zip(*of_unit, strict=True)]
-    records = [sections.micro[at[0]] for _, at in lines]
+    records = [file.micro[at[0]] for _, at in lines]
     rerun, rerun_s = np.array([again[at].mean(0) for _, at in lines]).T.copy()
     pieces = no_work(len(records))._replace(
         unit=np.array([unit for unit, _ in lines]),
@@ -211,7 +203,7 @@ def _p2p(file: File, pieces: Pieces) -> tuple[float, int, str]:
     header = file.header
     on_tp = pieces.comm_kind[(pieces.comm_kind != NO_COMM) & (pieces.comm_group == TP) & (pieces.comm_bytes > 0)]
     # a text of tp 1 has no message that tells
-    sharded = bool(np.isin(on_tp, (ALL_GATHER, REDUCE_SCATTER)).any()) if len(on_tp) else file.sections.has_columns()
+    sharded = bool(np.isin(on_tp, (ALL_GATHER, REDUCE_SCATTER)).any()) if len(on_tp) else file.has_columns()
     rule = moving.SHARDED_ACTIVATION if sharded else moving.ACTIVATION
     if header.pp_comm:
         return float(header.pp_comm), rule, ""

@@ -28,7 +28,7 @@ from sim_core import (
 from sim_core.hardware.kernels.attention import attention_s
 from sim_core.hardware.kernels.device import load_kernels
 from sim_core.hardware.kernels.gemm import gemm_s
-from sweep.calibration.kernels import read_kernels
+from sweep.calibration.kernel_lines import read_kernels
 from tests.conftest import ROOT
 from tests.sweep.commands import sweep
 

@@ -18,8 +18,8 @@ from sweep.inputs.job import job_of
 from sweep.inputs.launches import read_launch
 from sweep.inputs.log import read_log
 from sweep.inputs.registry import LAUNCH, LOG, recognised
+from sweep.runs.cells import cell_of
 from sweep.runs.logs import row_of
-from sweep.runs.table import cell_of
 from sweep.show.logs import launch_values, log_lines, log_values, told_screen
 from sweep.show.sections import print_sections
 from sweep.starting.job_starter import job_starter
