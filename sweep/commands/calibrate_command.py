@@ -226,7 +226,10 @@ def _write_asked(asked: Asked, output: Path | None) -> None:
     lines += [f"# {line}" for line in missing_lines(asked.missing)]
     table = runs_text(row for _, row, _ in asked.runs)  # to fill: everything but `step_time_s`
     if output is None:
-        lines += ["# Write the median step of each run (a dozen steps after warm-up do) into step_time_s of this table, then", NEXT]
+        lines += [
+            "# Write the median step of each run (a dozen steps after warm-up do) into step_time_s of this table, then",
+            NEXT,
+        ]
         lines += [f"# {line}" for line in table.splitlines()]
     else:
         write_file(output, table)

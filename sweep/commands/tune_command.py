@@ -1,6 +1,8 @@
 """`sweep tune`: the best plan of a result after a handful of runs."""
 
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
 from sweep.tuning.placing import own_entries
 from sweep.tuning.record import FAILURES, NAME, OK, SKIP, SLOW, SMALL, Entry
-from sweep.tuning.tuner import REGRET, Tuner
+from sweep.tuning.tuner import REGRET, START_S, STEPS, Proposal, Tuner
 
 GIB = 2**30
 
@@ -101,7 +103,8 @@ def tune_command(
         count = 1
     left = count if budget is None else min(count, max(budget - len(tuner.made), 0))
     proposals = tuner.ask(left, limit) if left else []
-    tell(tuned_json(tuner, proposals, limit), tuned_lines(tuner, proposals, limit, flags, spent=not left), as_json)
+    lines = chain(tuned_lines(tuner, proposals, limit, flags, spent=not left), _small_runs(tuner, proposals))
+    tell(tuned_json(tuner, proposals, limit), lines, as_json)
 
 
 def _take_in(small: Path, folder: Folder, as_json: bool) -> None:
@@ -119,6 +122,23 @@ def _take_in(small: Path, folder: Folder, as_json: bool) -> None:
     write_file(local / SMALL, stack_yaml(page_of_fit(fit, f"{fit.base.name} (small runs)", str(small))))
     if not as_json:
         own_console().print(f"{local / SMALL}: {plural(len(fit.rows), 'small run')} {errors}")
+
+
+def _small_runs(tuner: Tuner, proposals: Sequence[Proposal]) -> Iterator[str]:
+    """Before a step is known: the runs that tell most of a stack, where they cost less than one of this job."""
+    from sweep.calibration.stack_launch import PURPOSES, USUAL
+
+    sweep = tuner.opened.prepared.sweep
+    job, device = sweep.workload.modelled, sweep.hardware.variants[0]
+    if tuner.is_timed or not proposals or job is None or job.model.experts:
+        return
+    gpus = int(device.value("gpus_per_node")) * sum(purpose.nodes for purpose in PURPOSES[:USUAL])
+    hours, own = gpus * (START_S + STEPS) / 3600, proposals[0].gpu_minutes / 60
+    if hours < own:
+        cost = f"take {hours:.1f} GPU-hours (steps of 1 s), this one {own:.1f}"
+        yield f"small runs first: {USUAL} of a small model on two nodes {cost}"
+        asks = f"sweep calibrate stack --plan --device {device.name} --stack {job.stack.name.partition(' ')[0]} -o small.csv"
+        yield f"  they tell host, rings and messages: {asks}; filled: sweep tune {tuner.file.parent} --small small.csv"
 
 
 def flags_of(tuner: Tuner, plan: int) -> str:

@@ -6,7 +6,6 @@ import pyarrow as pa
 
 from sim_core import Fields, plural, short
 from sweep.answers.section import Screen, table
-from sweep.calibration.stack_launch import PURPOSES, USUAL
 from sweep.tuning.deciding import LEAST_RUNS, Regret
 from sweep.tuning.record import SKIP, SLOW, Entry
 from sweep.tuning.tuner import START_S, STEPS, Proposal, Tuner, plan_values
@@ -38,7 +37,6 @@ def tuned_lines(
             cost += f"; stop it if its first steps take more than {slow}: --failed slow --step '{slow}'"
         yield f"  cost: {cost}"
         yield f"  flags: {flags_of(proposal.plan)}"
-    yield from _small_runs(tuner, proposals)
     if spent:
         yield "stop: yes, the budget is spent"
     elif not proposals:
@@ -53,21 +51,6 @@ def tuned_lines(
         yield f"stop: no, {len(runs) - skipped} of at least {LEAST_RUNS} runs tell how far off the simulation is"
     else:
         yield f"stop: no, the expected regret is above {limit:.0%}"
-
-
-def _small_runs(tuner: Tuner, proposals: Sequence[Proposal]) -> Iterator[str]:
-    """Before a step is known: the runs that tell most of a stack, where they cost less than one of this job."""
-    sweep = tuner.opened.prepared.sweep
-    job, device = sweep.workload.modelled, sweep.hardware.variants[0]
-    if tuner.is_timed or not proposals or job is None or job.model.experts:
-        return
-    gpus = int(device.value("gpus_per_node")) * sum(purpose.nodes for purpose in PURPOSES[:USUAL])
-    hours, own = gpus * (START_S + STEPS) / 3600, proposals[0].gpu_minutes / 60
-    if hours < own:
-        cost = f"take {hours:.1f} GPU-hours (steps of 1 s), this one {own:.1f}"
-        yield f"small runs first: {USUAL} of a small model on two nodes {cost}"
-        asks = f"sweep calibrate stack --plan --device {device.name} --stack {job.stack.name.partition(' ')[0]} -o small.csv"
-        yield f"  they tell host, rings and messages: {asks}; filled: sweep tune {tuner.file.parent} --small small.csv"
 
 
 def added_text(entry: Entry) -> str:
