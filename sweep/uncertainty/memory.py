@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from sim_core import Bools, Floats, Ints
-from sweep.uncertainty.belief import DEFAULT, UNNAMED, World, recorded, world_of, worlds_of
+from sweep.frameworks.megatron import PAGE as DEFAULT
+from sweep.uncertainty.belief import UNNAMED, World, recorded, world_of, worlds_of
 from sweep.uncertainty.process import Axes, Shared, along, along_itself, marginals_by_size, normal, weights_of
 
 SHARED = 0.5
