@@ -35,7 +35,8 @@ PlanMaker = Callable[..., Plans]
 
 SLOWEST_FILES = (
     *("test_execution.py", "test_executors.py", "test_cluster.py", "test_nights.py", "test_installations.py", "test_head.py"),
-    *("test_recipes.py", "test_cli.py", "test_tune_command.py", "test_validation.py", "test_reading.py", "test_round_trip.py"),
+    *("test_meant.py", "test_recipes.py", "test_cli.py", "test_ranking.py", "test_forged_results.py", "test_fluid.py"),
+    *("test_tune_command.py", "test_validation.py", "test_reading.py", "test_round_trip.py", "test_explain.py"),
 )
 """Files that take the longest, in their order. They run first: no pytest worker waits for another one at the end."""
 

@@ -17,6 +17,7 @@ import pytest
 from docs.made import plan_fields
 from sim_core.planning.fields import FIELDS
 from tests.conftest import GPT7B, ROOT
+from tests.test_recipes import HALF_WRITTEN
 
 OTHER_ROWS = """
     Field("tile", "number", "rows of a tile", default=128, least=16, most=1024, moves_split=True),
@@ -90,7 +91,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with the axis of the recipe, and with rows of the other kinds."""
     folder = tmp_path_factory.mktemp("extended")
     for name in ("sim_core", "sweep"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name, ignore=HALF_WRITTEN)
     for name in ("docs/made/plan_fields.py", "docs/axes.md"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)

@@ -28,13 +28,17 @@ def blocks(recipe: str) -> list[str]:
     return [textwrap.dedent(block) for block in re.findall(r"```python\n(.*?)\s*```", section, re.DOTALL)]
 
 
+HALF_WRITTEN = shutil.ignore_patterns("*.pyc.*")
+"""Bytecode that another process is writing; what is written is copied: to compile 400 modules anew takes a second."""
+
+
 class Copy:
     """A copy of the sources in which a recipe is followed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in ("sim_core", "sweep", "benchmarks", "docs"):
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, folder / name, ignore=HALF_WRITTEN)
         (folder / "tests").mkdir(exist_ok=True)
         shutil.copy(ROOT / "tests" / "__init__.py", folder / "tests")
 

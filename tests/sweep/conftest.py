@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 import yaml
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import create_backend_app
 from pyarrow import fs
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from sweep.evaluation.preparation import Prepared, prepare
 from sweep.evaluation.slices import SliceTask
@@ -86,14 +88,25 @@ def prepared(write_spec: SpecWriter) -> Prepared:
     return prepare(load_spec(path), path.parent)
 
 
+class Requests(WSGIRequestHandler):
+    """Requests of one connection after another, without a log: a connection for each takes a thread for each."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        return
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """A real S3 server on a free port of loopback; yields HOST:PORT."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"{host}:{port}"
-    server.stop()
+    """A real S3 server on a free port of loopback; yields HOST:PORT.
+
+    Moto's for S3 alone: its server of all services looks through each service's addresses with every request.
+    """
+    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True, request_handler=Requests)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
 
 
 @pytest.fixture

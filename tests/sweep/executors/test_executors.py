@@ -30,6 +30,7 @@ from sweep.results.folder import folder_at
 from sweep.results.slice_file import Slice
 from sweep.sources import row_code
 from sweep.spec.spec import load_spec
+from tests.conftest import rest_long
 from tests.sweep.conftest import MODEL, SpecWriter, rows, spec_in
 from tests.sweep.tasks import (
     DiskFull,
@@ -107,7 +108,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     return maker(request)
 
 
-one_to_many = pytest.mark.parametrize("executor", ["inline", "local-3", "ray-driver", "ray-worker"], indirect=True)
+one_to_many = pytest.mark.parametrize("executor", ["inline", "local-2", "ray-driver", "ray-worker"], indirect=True)
 loses_late = pytest.mark.parametrize(
     "make", ["local-2", "ray-driver", pytest.param("ray-worker", marks=pytest.mark.long)], indirect=True
 )
@@ -177,7 +178,7 @@ class TestCaughtLosses:
 class TestOtherCode:
     """What an executor with worker processes does where they have other code than the driver."""
 
-    @pytest.mark.parametrize("part", ["sim_core", "sweep/spec/budget.py", "numba"])
+    @pytest.mark.parametrize("part", rest_long(["sim_core", "sweep/spec/budget.py", "numba"], 1))
     def test_a_worker_with_other_code_ends_the_run_before_it_computes(
         self, make: Make, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:

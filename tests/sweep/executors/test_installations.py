@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from ray.job_submission import JobSubmissionClient
 
 from cluster.demo import DemoCluster, demo_cluster
 from sweep.results.store import Store
@@ -142,6 +143,14 @@ def test_a_node_with_a_version_that_knows_no_check_ends_the_run(two: Two, spec: 
     assert " cannot run slices, as with another version of the simulator: " in told
     assert told.endswith("No module named 'sweep.sources'")
     assert Store(directory=tmp_path / "out").slices() == []
+
+
+def test_a_job_that_fails_says_why_in_its_last_lines(two: Two) -> None:
+    entry = ["python", "-m", "sweep", "run", "examples/gpt7b.yaml", "--executor", "ray"]
+    done = two.cluster.submit(entry, "--submission-id", "refused")
+    assert done.returncode != 0
+    log = JobSubmissionClient(two.cluster.dashboard).get_job_logs("refused")
+    assert log.splitlines()[-1].startswith("error: --out: a job's working folder is deleted when the job ends")
 
 
 @pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ from sweep.nightly.night import Outcome, Runtime, run_night
 from sweep.nightly.nights import Night, Nights
 from sweep.nightly.spec import load_nightly
 from sweep.results.folder import folder_at
-from tests.conftest import GPT7B
+from tests.conftest import GPT7B, rest_long
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SMALL
 
@@ -138,3 +138,9 @@ def sandbox(make_sandbox: SandboxMaker, tmp_path: Path) -> Sandbox:
 def anywhere(request: pytest.FixtureRequest, make_sandbox: SandboxMaker, tmp_path: Path) -> Sandbox:
     """A sandbox whose root is a folder, and one whose root is on an S3 server."""
     return make_sandbox(str(tmp_path / "root") if request.param == "local" else f"{request.getfixturevalue('bucket')}/nightly")
+
+
+def once_on_s3(cases: Iterable[str]) -> list[object]:
+    """Cases of `anywhere` and one more parameter: all in a folder, the first on S3 too; there the others are long."""
+    given = [(place, case) for place in ("local", "s3") for case in cases]
+    return rest_long(given, len(given) // 2 + 1)

@@ -13,7 +13,7 @@ from sim_core import SpecError
 from sweep.nightly.night import Outcome
 from sweep.results.folder import Folder
 from tests.sweep.fault_proxy import faulty
-from tests.sweep.nightly.conftest import Sandbox, SandboxMaker
+from tests.sweep.nightly.conftest import Sandbox, SandboxMaker, once_on_s3
 
 
 def emptied(folder: Folder) -> None:
@@ -38,7 +38,7 @@ LOSSES: dict[str, tuple[Callable[[Sandbox, Outcome, Outcome], None], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", LOSSES)
+@pytest.mark.parametrize(("anywhere", "what"), once_on_s3(LOSSES), indirect=["anywhere"])
 def test_what_is_lost_ends_every_night_until_it_is_accepted(anywhere: Sandbox, what: str) -> None:
     anywhere.write(sweeps=["a.yaml"])
     first = anywhere.night()

@@ -27,10 +27,11 @@ from sweep.results.folder import Folder
 from sweep.results.store import Store
 from sweep.sources import row_code
 from sweep.spec.spec import load_spec
+from tests.conftest import rest_long
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import rows
 from tests.sweep.fault_proxy import faulty
-from tests.sweep.nightly.conftest import AXES, Sandbox, SandboxMaker
+from tests.sweep.nightly.conftest import AXES, Sandbox, SandboxMaker, once_on_s3
 from tests.waiting import until
 
 ALONE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -126,6 +127,7 @@ def test_reports_lie_beside_the_record(anywhere: Sandbox) -> None:
 
 def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Path) -> None:
     results = []
+    sandbox.write(sweeps=["a.yaml"])
     for rate in ("50 GB/s", "40 GB/s", "30 GB/s", "20 GB/s"):
         sandbox.change_network(rate)
         results.append(sandbox.nights.results(sandbox.record(sandbox.night()).sweeps[0].results))
@@ -140,6 +142,7 @@ def test_a_page_by_hand_shows_the_line_of_nights(sandbox: Sandbox, tmp_path: Pat
 
 
 def test_the_verdict_is_that_of_the_comparison(sandbox: Sandbox) -> None:
+    sandbox.write(sweeps=["a.yaml"])
     sandbox.night()
     old = sandbox.nights.results(sandbox.nights.read()[0].sweeps[0].results)
     sandbox.change_network()
@@ -162,7 +165,7 @@ def test_the_verdict_is_that_of_the_comparison(sandbox: Sandbox) -> None:
     ],
 )
 def test_thresholds(sandbox: Sandbox, thresholds: dict[str, Any], told: list[str]) -> None:
-    sandbox.write(thresholds=thresholds)
+    sandbox.write(sweeps=["a.yaml"], thresholds=thresholds)
     sandbox.night()
     sandbox.change_network()
     outcome = sandbox.night()
@@ -284,7 +287,7 @@ def test_a_kill_in_the_middle_of_a_night(sandbox: Sandbox, tmp_path: Path) -> No
     assert rows(sandbox.nights.results(a.results)).equals(rows(undisturbed))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", rest_long([signal.SIGINT, signal.SIGTERM], 1))
 def test_an_interrupted_night_says_how_it_goes_on(sandbox: Sandbox, tmp_path: Path, number: int) -> None:
     sandbox.write_sweep("a", hardware="h100.yaml", axes={"tp": [1, 2, 4, 8], "all_gpus": {"range": [64, 1024, 8]},
                                                          "ga": {"range": [24, 768, 24]}})  # fmt: skip
@@ -332,7 +335,7 @@ def test_retention_deletes_what_its_rule_says(anywhere: Sandbox) -> None:
 
 
 def test_retention_leaves_the_files_of_others(sandbox: Sandbox) -> None:
-    sandbox.write(keep={"nights": 1})
+    sandbox.write(sweeps=["a.yaml"], keep={"nights": 1})
     sandbox.night()  # kept, as the first
     sandbox.change_network("49 GB/s")
     outcome = sandbox.night()
@@ -454,7 +457,10 @@ def damage(sandbox: Sandbox, night: str, how: str) -> None:
         store.folder.write_bytes(part.file_name, bytes(data))
 
 
-@pytest.mark.parametrize("how", ["gone", "missing", "flipped"])
+DAMAGES = ("gone", "missing", "flipped")
+
+
+@pytest.mark.parametrize(("anywhere", "how"), once_on_s3(DAMAGES), indirect=["anywhere"])
 def test_a_baseline_that_is_not_whole_is_a_failure(anywhere: Sandbox, how: str) -> None:
     """Its preset has changed since, so it cannot be computed again; a regression would not be seen."""
     first = anywhere.night()
@@ -472,7 +478,7 @@ def test_a_baseline_that_is_not_whole_is_a_failure(anywhere: Sandbox, how: str) 
     assert anywhere.night().code == 0, "as the message says"
 
 
-@pytest.mark.parametrize("how", ["missing", "flipped"])
+@pytest.mark.parametrize(("anywhere", "how"), once_on_s3(DAMAGES[1:]), indirect=["anywhere"])
 def test_a_baseline_is_computed_again_where_its_inputs_are_at_hand(anywhere: Sandbox, how: str) -> None:
     """Only the spec has changed: last night's is in its result, and its files are as they were."""
     first = anywhere.night()
@@ -490,7 +496,7 @@ def test_a_baseline_is_computed_again_where_its_inputs_are_at_hand(anywhere: San
 
 def test_a_clock_that_was_ahead_once(sandbox: Sandbox) -> None:
     """The night with the wrong date is compared with its neighbours in the line, and costs no real night its place."""
-    sandbox.write(keep={"nights": 3, "days": 3})
+    sandbox.write(sweeps=["a.yaml"], keep={"nights": 3, "days": 3})
     rates = iter(f"{rate} GB/s" for rate in range(60, 50, -1))
     outcomes = []
     for hours in (24.0, 24.0, 24.0 * 400, -24.0 * 399, 24.0, 24.0):
@@ -507,7 +513,7 @@ def test_a_clock_that_was_ahead_once(sandbox: Sandbox) -> None:
         assert sandbox.record(outcomes[k]).sweeps[0].baseline == outcomes[k - 1].night
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_long(range(3), 1))
 def test_a_clock_that_jumps_back_and_forth(sandbox: Sandbox, seed: int) -> None:
     """At every look, by up to a year: the line of nights, what each is compared with and what is kept go by number."""
     chance, line = random.Random(seed), []

@@ -216,15 +216,15 @@ def test_every_command_takes_a_result_of_every_section(what: str, tmp_path: Path
     opened = reopened(out, path)
     assert opened.spec == load_spec(path)
     assert opened.notes == ()
-    number = plan_number(opened, "best")
+    number = plan_number(opened, "best")  # as `explain` finds it below
     row = stored_row(opened.folder, number)
     (around,) = sweep_around(PlanOfResult(opened=opened, plan=number, row=row), [{"device_speed": 1.0}]).sweep.space.axes
     assert around.size == 1
     for arguments in (
         ("explain", out, "best", "--json", "--spec", path),
-        ("export", out, "--plan", "best", "--format", "json", "--spec", path, "-o", tmp_path / "plan.json"),
-        *([("export", out, "--plan", "best", "--spec", path, "-o", tmp_path / "plan.txt")] if what in LAUNCHED else []),
-        ("timeline", out, "best", "--spec", path, "-o", tmp_path / "timeline.json"),
+        ("export", out, "--plan", number, "--format", "json", "--spec", path, "-o", tmp_path / "plan.json"),
+        *([("export", out, "--plan", number, "--spec", path, "-o", tmp_path / "plan.txt")] if what in LAUNCHED else []),
+        ("timeline", out, number, "--spec", path, "-o", tmp_path / "timeline.json"),
         ("report", out, "-o", tmp_path / "report.html"),
         ("rank", out),
         ("status", out),

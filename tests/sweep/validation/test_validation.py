@@ -14,7 +14,7 @@ from docs.made import recorded_figures, tables
 from docs.made.recorded_figures import worse
 from sweep.commands import validate_command
 from sweep.runs.simulation import Run, run_rows
-from sweep.runs.table import QUALITIES, published_rows
+from sweep.runs.table import QUALITIES, Row, published_rows
 from sweep.validation.figures import as_objects, by_release, figures, rankings
 from tests.offline.free_text import RUN, row, table
 from tests.sweep.commands import sweep
@@ -23,12 +23,23 @@ from tests.sweep.commands import sweep
 @pytest.fixture
 def simulated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published runs, simulated for the first command that needs them."""
-    monkeypatch.setattr(validate_command, "run_rows", lambda rows: runs_of(tuple(row.where for row in rows)))
+    monkeypatch.setattr(validate_command, "published_rows", published)
+    monkeypatch.setattr(validate_command, "run_rows", lambda rows: runs_of(frozenset(row.where for row in rows)))
 
 
 @cache
-def runs_of(places: tuple[str, ...]) -> list[Run]:
-    return run_rows([row for row in published_rows() if row.where in places])
+def published() -> list[Row]:
+    """The published rows, read once."""
+    return published_rows()
+
+
+@cache
+def runs_of(places: frozenset[str]) -> list[Run]:
+    return run_rows([row for row in published() if row.where in places])
+
+
+def all_runs() -> list[Run]:
+    return runs_of(frozenset(row.where for row in published()))
 
 
 @pytest.mark.usefixtures("simulated_once")
@@ -37,12 +48,12 @@ def test_the_published_runs_are_as_near_as_recorded() -> None:
     done = sweep("validate", "--format", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert worse(figures(runs_of(tuple(one.where for one in published_rows())))) == []
+    assert worse(figures(all_runs())) == []
     for one in found:
         assert {"set", "hw", "runs", "simulated", "mape", "bias", "spearman", "regret", "memory_mape"} <= set(one)
         assert one["runs"] == one["simulated"] + sum(one["not_simulated"].values())
         assert (one["mape"] is None) == (one["simulated"] == 0)
-    assert sum(one["runs"] + sum(one["other_quality"].values()) for one in found) == len(published_rows())
+    assert sum(one["runs"] + sum(one["other_quality"].values()) for one in found) == len(published())
     tr11 = next(one for one in found if one["set"] == "bigscience-tr11-prequel")
     assert (tr11["oom_runs"], tr11["oom_recall"], tr11["oom_precision"]) == (3, 100, 100)
     mpt = [one for one in found if one["set"] == "llm-foundry-mpt"]
@@ -51,7 +62,7 @@ def test_the_published_runs_are_as_near_as_recorded() -> None:
 
 def test_the_table_of_the_leaderboard_is_what_is_printed() -> None:
     """To half a point: `make validation` writes it, and some runs of a stack may move by less."""
-    printed = cells(leaderboard_table(leaderboard(runs_of(tuple(one.where for one in published_rows())))))
+    printed = cells(leaderboard_table(leaderboard(all_runs())))
     page = tables.read("leaderboard")
     assert [row[:3] for row in printed] == [row[:3] for row in page]
     for now, then in zip(printed, page, strict=True):
@@ -69,7 +80,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_every_published_run_has_source_licence_and_a_known_quality() -> None:
-    for given in published_rows():
+    for given in published():
         assert "@" in given.text("source") or "huggingface.co/" in given.text("source"), given.where
         assert given.text("licence"), given.where
         assert given.text("quality") in QUALITIES
@@ -139,8 +150,8 @@ def test_figures_by_release_tell_experts_from_others() -> None:
 
 def test_the_tables_that_ship() -> None:
     """Cells that all runs of a grid share and annotations are part of the rows."""
-    rows = {one.text("id"): one for one in published_rows()}
-    assert len(rows) == len(published_rows()), "each run has a number of its own"
+    rows = {one.text("id"): one for one in published()}
+    assert len(rows) == len(published()), "each run has a number of its own"
     grid = [one for one in rows.values() if one.text("set") == "ultrascale"]
     assert len(grid) == 1127 + 503
     assert sum(one.quality == "ok" for one in grid) == 839
