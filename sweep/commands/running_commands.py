@@ -38,6 +38,7 @@ from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_UNPROVEN
 from sweep.exporting.meant import believed, known_of
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.inputs.text import head_of
+from sweep.listing import keep_best
 from sweep.metrics import Metrics
 from sweep.options import OptionError, of_option, wrong
 from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
@@ -124,6 +125,7 @@ def run_command(
         if top != 0 and (as_json or not quiet):
             _show(rank(folder, top=top), loaded, prepared, spec, folder, console, verbose=verbose, as_json=as_json)
         console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
+        keep_best(folder)
         ok, failed = outcome(folder)
         if failed:
             console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")
@@ -198,6 +200,7 @@ def search_command(
                 write_json({"rows": ranking.rows.to_pylist(), "verified": {"seed": SEED, **verified._asdict()}})
             else:
                 _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
+        keep_best(folder)
         console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
         if verified is not None and not verified.holds:
             raise Exit(EXIT_UNPROVEN)
