@@ -84,11 +84,12 @@ def _ranked(folder: Folder) -> tuple["Ranking", Best]:
     return first, best
 
 
-def keep_best(folder: Folder) -> None:
-    """Keep the best plan of a result beside its rows, where there is room. Raises SpecError if a file is damaged."""
-    text = _ranked(folder)[1].model_dump_json()
+def keep_best(folder: Folder) -> "Ranking":
+    """The first plan of a result, kept beside the rows where there is room. Raises SpecError if a file is damaged."""
+    first, best = _ranked(folder)
     with suppress(OSError):
-        folder.write_bytes(BEST, text.encode())
+        folder.write_bytes(BEST, best.model_dump_json().encode())
+    return first
 
 
 def _kept(folder: Folder, sweep: object, done: int) -> Best | None:

@@ -41,7 +41,7 @@ from sweep.inputs.text import head_of
 from sweep.listing import keep_best
 from sweep.metrics import Metrics
 from sweep.options import OptionError, of_option, wrong
-from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
+from sweep.ranking.ranking import Ranking, failed, objectives_of, rank
 from sweep.reopening import Reopened, prepared_spec
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
@@ -125,12 +125,11 @@ def run_command(
         if top != 0 and (as_json or not quiet):
             _show(rank(folder, top=top), loaded, prepared, spec, folder, console, verbose=verbose, as_json=as_json)
         console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
-        keep_best(folder)
-        ok, failed = outcome(folder)
-        if failed:
-            console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")
+        first = keep_best(folder)
+        if lost := failed(first.reasons):
+            console.print(f"{plural(lost)} failed (see the column reason); --fresh runs all plans again.")
             raise Exit(EXIT_FAILED_PLANS)
-        if not ok:
+        if not first.ranked:
             console.print("No plan can run.")
             raise Exit(EXIT_NO_PLAN)
 

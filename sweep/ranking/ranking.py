@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS, Fields, Ints, Values, Words
+from sim_core import PARTS, REASON, Fields, Ints, Values, Words
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
@@ -242,11 +242,9 @@ def _notes(provenance: Fields) -> Words:
     return tuple(notes)
 
 
-def outcome(directory: Location) -> tuple[int, int]:
-    """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
-    with parts(directory) as rows:
-        statuses = rows.statuses()
-    return statuses["ok"], statuses["failed"]
+def failed(reasons: Mapping[str, int]) -> int:
+    """How many of the plans that are not ranked, by reason, have failed."""
+    return sum(count for reason, count in reasons.items() if REASON.get(reason, 0) >= REASON["result_not_finite"])
 
 
 def objectives_of(spec: SweepSpec) -> tuple[str, bool]:
