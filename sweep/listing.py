@@ -94,7 +94,7 @@ def keep_best(folder: Folder) -> "Ranking":
 
 def _kept(folder: Folder, sweep: object, done: int) -> Best | None:
     """The best plan as it is kept; None where it is not, or is of other rows."""
-    with suppress(FileNotFoundError, ValueError):
+    with suppress(OSError, ValueError):
         best = Best.model_validate_json(folder.read_bytes(BEST))
         if (best.sweep, best.plans) == (sweep, done):
             return best
@@ -103,7 +103,7 @@ def _kept(folder: Folder, sweep: object, done: int) -> Best | None:
 
 def listed(place: Folder, age_s: float, best: Best | None = None, text: str = "") -> Listed:
     """One result; `age_s`: seconds since its manifest was written; `best`: its best plan, if it is known, else as it is kept;
-    that of one with `text` is found where it is not. Raises OSError."""
+    that of one with `text` is found where it is not. Raises OSError if a store cannot be reached."""
     store = Store(directory=place)
     try:
         provenance = store.provenance() or {}
@@ -115,7 +115,13 @@ def listed(place: Folder, age_s: float, best: Best | None = None, text: str = ""
         name, who = (str(provenance.get(key, "")) for key in ("name", "who"))
         if done and text in f"{place} {name} {who}":
             best = best or _kept(place, provenance.get("sweep"), done) or _ranked(place)[1]
-    except (SpecError, *FORGED):  # a damaged file, or one that no sweep wrote: the commands that read it say which
+    except (
+        SpecError,
+        OSError,
+        *FORGED,
+    ) as error:  # a damaged file, or one that no sweep wrote: the commands that read it say which
+        if isinstance(error, OSError) and place.local is None:
+            raise  # the store may be away
         return Listed(folder=str(place), state="damaged", age_s=age_s)
     found = Listed(folder=str(place), name=name, who=who, done=done, total=total, state=state, age_s=age_s)
     return found if best is None else replace(found, by=best.by, best=best.best, plan=best.plan)

@@ -95,9 +95,9 @@ def test_every_command_reads_them(release: Path) -> None:
 def test_they_are_compared_with_those_of_this_version(release: Path) -> None:
     for result in results(release):
         own = release / "new" / result.name.partition("-")[0]
-        assert "plans on both sides" in here("compare", result, own)
+        assert "what changed" in here("compare", result, own)
         found = compare(release / result, own)
-        assert found.matched > 0
+        assert found.matched > 0 or result.name == "search", "another plan may be the best now"
         for change in found.inputs:  # no file has changed, and no key of a spec that its default has not
             assert (
                 change.kind in ("model", "hardware", "default", "code")
