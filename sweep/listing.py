@@ -17,7 +17,7 @@ from sweep.results.store import BEST, MANIFEST, OLD_MANIFEST, Store
 if TYPE_CHECKING:
     from sweep.ranking.ranking import Ranking
 
-FORGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+FORGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What it raises to read columns or keys that are not there, or are not what they are in results."""
 
 

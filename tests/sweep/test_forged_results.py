@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sweep.results.sealing import sealed_text
-from sweep.results.slice_file import Slice, carried, encoded
+from sweep.results.sealing import sealed_text, unsealed
+from sweep.results.slice_file import PROVENANCE, Slice, carried, encoded
 from sweep.results.store import BEST, MANIFEST
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
@@ -157,5 +157,19 @@ def test_the_best_plan_that_a_forger_keeps_cannot_command_a_terminal(real: Path,
     (real / BEST).write_text(json.dumps({**kept, "by": by}))
     told = sweep("ls", real)
     assert told.returncode == 0
-    assert len(told.stdout.splitlines()) == 2
-    assert told.stdout.isascii() or not set(told.stdout) & set(by) - set(map(chr, range(32, 127)))
+    assert len(told.stdout.splitlines()) == 5
+    assert told.stdout.isascii() or not set(told.stdout) & set(by) - {"\n", *map(chr, range(32, 127))}
+
+
+def test_a_text_that_is_nested_without_end_is_damaged(real: Path) -> None:
+    deep = b"[" * 100_000
+    with pytest.raises(ValueError, match="nested too deeply"):
+        unsealed(deep)
+    (path,) = real.glob("part-*")
+    for file in (path, real / MANIFEST):
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata({PROVENANCE: deep}), file)
+        for command in ("ls", "status"):
+            told = sweep(command, real)
+            assert "Traceback" not in told.stderr
+            assert told.returncode == 0 or told.stderr.startswith("error: "), told.stderr
