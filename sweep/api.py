@@ -35,7 +35,6 @@ from sweep.exporting.launched import launched
 from sweep.exporting.meant import believed, by_belief, known_of, plan_number
 from sweep.exporting.megatron import megatron_text
 from sweep.exporting.torchtitan import torchtitan_text
-from sweep.listing import keep_best
 from sweep.outputs import write_file
 from sweep.ranking.ranking import Ranking, rank
 from sweep.reopening import BEST, Reopened, reopened
@@ -358,7 +357,6 @@ def _stored(
             yield result, running
     else:
         yield result, executor
-    keep_best(folder)
 
 
 def _told(sections: Sequence[Section]) -> Told:

@@ -29,7 +29,8 @@ MANIFEST = "_sweep.parquet"
 OLD_MANIFEST = "sweep.json"
 """The same of earlier versions, as JSON."""
 BEST = ".best.json"
-"""What `sweep ls` shows of the best plan, kept by the command that computed the rows."""
+"""What `sweep ls` shows of the best plan, kept by the command that computed the rows; not from Python: polars
+takes every file of a folder for Parquet, and the folders of `sweep.run` are for it."""
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK = ".lock"
 NO_RESULTS = "holds no results of a sweep"
