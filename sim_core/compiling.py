@@ -15,5 +15,6 @@ from sim_core.compiled.kept import (
     cache_dir as cache_dir,
     compiling_alone as compiling_alone,
     is_compiled as is_compiled,
+    kept_hashes as kept_hashes,
 )
-from sim_core.compiled.sources import source_hash as source_hash, source_hashes as source_hashes
+from sim_core.compiled.sources import meaning as meaning, source_hash as source_hash, source_hashes as source_hashes

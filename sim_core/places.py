@@ -32,9 +32,9 @@ def folder_for_code() -> Path:
     if why:
         advice = f"set {_CHOSEN} to a folder of yours that nobody else can write to"
         sys.stderr.write(f"note: {why}; compiled code is kept in {usable}: {advice}\n")
-    made = os.environ.get(_OF_IMAGE)
+    made = Path(os.environ.get(_OF_IMAGE) or "/").resolve()
     with suppress(OSError):  # no room, say: it compiles
-        if made and not any(usable.iterdir()) and _is_safe(Path(made).resolve()):
+        if not usable.is_relative_to(made) and not any(usable.iterdir()) and _is_safe(made):
             from shutil import copytree
             from tempfile import TemporaryDirectory
 

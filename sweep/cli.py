@@ -52,7 +52,7 @@ COMMANDS = {
 
 _TOGETHER = {
     "running": ("run", "search"),
-    "results": ("ls", "status", "show", "report", "compare", "compact"),
+    "results": ("status", "show", "report", "compare", "compact"),
     "plans": ("explain", "whatif", "export"),
     "files": ("inspect", "simulate"),
     "recorded": ("replay", "timeline"),

@@ -4,17 +4,20 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import duckdb
+from pydantic import BaseModel, ConfigDict
 
 from sim_core import SpecError
 from sim_core.documents import Fields
-from sweep.ranking.ranking import Ranking, rank
 from sweep.results.folder import Folder
 from sweep.results.heartbeat import FILE, heard
-from sweep.results.store import MANIFEST, OLD_MANIFEST, Store
+from sweep.results.store import BEST, MANIFEST, OLD_MANIFEST, Store
 
-FORGED = (duckdb.Error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+if TYPE_CHECKING:
+    from sweep.ranking.ranking import Ranking
+
+FORGED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What it raises to read columns or keys that are not there, or are not what they are in results."""
 
 
@@ -59,9 +62,48 @@ def _started(place: Folder, levels: int = 3) -> Iterator[tuple[float, Folder]]:
                     yield from _started(place / name, levels - 1)
 
 
-def listed(place: Folder, age_s: float, ranked: Ranking | None = None, text: str = "") -> Listed:
-    """One result; `age_s`: seconds since its manifest was written; `ranked`: its ranking, if it is known; one without `text` is
-    not ranked. Raises OSError."""
+class Best(BaseModel):
+    """The best plan of a result with so many `plans` of this `sweep`; None: none of them can run."""
+
+    model_config = ConfigDict(strict=True)
+
+    sweep: str
+    plans: int
+    by: str
+    best: float | None
+    plan: int | None
+
+
+def _ranked(folder: Folder) -> tuple["Ranking", Best]:
+    """The first plan of a result. Raises SpecError if a file is damaged."""
+    from sweep.ranking.ranking import rank  # late: what is kept needs none of it
+
+    first = rank(folder, top=1, per=[], brief=True)
+    row = first.best or {}
+    best = Best(sweep=first.provenance["sweep"], plans=first.total, by=first.by, best=row.get(first.by), plan=row.get("plan"))
+    return first, best
+
+
+def keep_best(folder: Folder) -> "Ranking":
+    """The first plan of a result, kept beside the rows where there is room. Raises SpecError if a file is damaged."""
+    first, best = _ranked(folder)
+    with suppress(OSError):
+        folder.write_bytes(BEST, best.model_dump_json().encode())
+    return first
+
+
+def _kept(folder: Folder, sweep: object, done: int) -> Best | None:
+    """The best plan as it is kept; None where it is not, or is of other rows."""
+    with suppress(OSError, ValueError):
+        best = Best.model_validate_json(folder.read_bytes(BEST))
+        if (best.sweep, best.plans) == (sweep, done):
+            return best
+    return None
+
+
+def listed(place: Folder, age_s: float, best: Best | None = None, text: str = "") -> Listed:
+    """One result; `age_s`: seconds since its manifest was written; `best`: its best plan, if it is known, else as it is kept;
+    that of one with `text` is found where it is not. Raises OSError if a store cannot be reached."""
     store = Store(directory=place)
     try:
         provenance = store.provenance() or {}
@@ -71,14 +113,18 @@ def listed(place: Folder, age_s: float, ranked: Ranking | None = None, text: str
         at_work = not (whole and place.local is None) and store.is_running()  # S3: it may have ended a moment ago
         state = "running" if at_work else "complete" if whole else "incomplete"
         name, who = (str(provenance.get(key, "")) for key in ("name", "who"))
-        first = (ranked or rank(place, top=1, per=[])) if done and text in f"{place} {name} {who}" else None
-    except (SpecError, *FORGED):  # a damaged file, or one that no sweep wrote: the commands that read it say which
+        if done and text in f"{place} {name} {who}":
+            best = best or _kept(place, provenance.get("sweep"), done) or _ranked(place)[1]
+    except (
+        SpecError,
+        OSError,
+        *FORGED,
+    ) as error:  # a damaged file, or one that no sweep wrote: the commands that read it say which
+        if isinstance(error, OSError) and place.local is None:
+            raise  # the store may be away
         return Listed(folder=str(place), state="damaged", age_s=age_s)
     found = Listed(folder=str(place), name=name, who=who, done=done, total=total, state=state, age_s=age_s)
-    if first is None:
-        return found
-    best = first.best or {}
-    return replace(found, by=first.by, best=best.get(first.by), plan=best.get("plan"))
+    return found if best is None else replace(found, by=best.by, best=best.best, plan=best.plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +151,8 @@ def standing(folder: Folder) -> Standing:
     provenance = store.made_from()
     now, parts = time.time(), store.slices()
     begun = store.started_s() or now
-    ranked = rank(folder, top=1, per=[]) if parts else None
-    brief = listed(folder, now - begun, ranked)
+    ranked, best = _ranked(folder) if parts else (None, None)
+    brief = listed(folder, now - begun, best)
     told = heard(folder) if files.get(FILE, (0.0, 0))[0] >= begun else None  # not an earlier run
     own = [file for name, file in files.items() if name in (MANIFEST, OLD_MANIFEST) or name.startswith("part-")]
     return Standing(

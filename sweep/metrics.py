@@ -11,7 +11,7 @@ from rich.console import Console
 from sweep.execution import Progress
 from sweep.options import wrong
 from sweep.results.folder import Folder
-from sweep.show.progress import progress_display
+from sweep.show.progress import line_display, speed
 from sweep.watching import telling
 
 _OF_A_RUN = {
@@ -82,3 +82,10 @@ class Metrics:
 
         with progress_display(console) as shown, telling(folder, shown, tell) as watch:
             yield watch
+
+
+@contextmanager
+def progress_display(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """Yield the function to call with the state of a run."""
+    with line_display(console) as show:
+        yield lambda now: show(now.plans_done, now.plans, speed(now.plans_per_second, now.eta_s))

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from sim_core.compiling import source_hash
+from sim_core.compiling import kept_hashes, meaning, source_hash
 
 Code = Mapping[str, str]
 """What each part is: a hash (16 hex digits) of a source of sweep or of what computes in sim_core, the version of a package."""
@@ -23,12 +23,24 @@ _MOST_NAMED = 3
 
 
 def hashes_of(root: Path = ROOT) -> dict[str, str]:
-    """A hash of the text of each source of the package in `root`, comments too, by its path: `sweep/columns.py`."""
+    """A hash of what each source of the package in `root` does, by its path, and of what computes in sim_core.
+
+    They are kept by the hash of the whole text.
+    """
     paths = sorted(root.rglob("[!.]*.py"))  # without what editors put beside them
-    return {path.relative_to(root.parent).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
+    texts = {path.relative_to(root.parent).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+    def made() -> dict[str, str]:
+        return {"sim_core": source_hash(computes=True), **{name: _hash(meaning(text)) for name, text in texts.items()}}
+
+    return kept_hashes(f"sources-{_hash(chr(0).join([*texts, *texts.values()]))}.json", made) or made()
 
 
-_SOURCES = {"sim_core": source_hash(computes=True), DATA: source_hash(), **hashes_of()}
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_SOURCES = {**hashes_of(), DATA: source_hash()}
 """Now, as they are imported: a source that is edited later is not what this process runs."""
 
 

@@ -9,7 +9,7 @@ from sim_core import SpecError
 from sweep.execution import Progress
 from sweep.exits import EXIT_FAILED_PLANS, EXIT_INCOMPLETE, EXIT_NO_PLAN
 from sweep.listing import Standing, standing
-from sweep.ranking.ranking import outcome
+from sweep.ranking.ranking import failed
 from sweep.results.folder import Folder
 from sweep.results.heartbeat import FILE, Heartbeat
 from sweep.results.store import Store
@@ -73,6 +73,6 @@ def exit_code(last: Standing) -> int:
     """How a run has ended, as the exit code of `sweep run`; EXIT_INCOMPLETE before it had all plans."""
     if last.state != "complete":
         return EXIT_INCOMPLETE
-    if outcome(last.folder)[1]:
+    if failed(last.reasons):
         return EXIT_FAILED_PLANS
     return 0 if last.ok else EXIT_NO_PLAN

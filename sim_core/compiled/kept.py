@@ -38,18 +38,31 @@ def _version_dir() -> Path:
     return folder
 
 
+def kept_hashes(name: str, make: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """What `make` says of the sources of this version, made once and kept in a sealed file `name`.
+
+    Nothing if a source was edited since this process began: it is not of what it runs.
+    """
+    try:
+        file = _version_dir() / name
+        text, _, seal = (read_own(file, 2) or b"").partition(b"\n")
+        if hashlib.sha256(text).hexdigest() != seal.decode():
+            raise ValueError("not there yet, or damaged")
+        hashes: dict[str, str] = json.loads(text)
+    except (SpecError, OSError, ValueError):
+        hashes = make()
+        if source_hash.__wrapped__() != source_hash():
+            return {}
+        text = json.dumps(hashes).encode()
+        with suppress(SpecError, OSError):  # written by others, or no room
+            write_own(_version_dir() / name, text + b"\n" + hashlib.sha256(text).hexdigest().encode())
+    return hashes
+
+
 @cache
 def _function_hashes() -> dict[str, str]:
-    """`function_hashes` of this version, which takes a second; read from the cache thereafter."""
-    file = _version_dir() / "functions.json"
-    try:
-        hashes: dict[str, str] = json.loads(read_own(file, 2) or b"")
-    except (SpecError, PermissionError, ValueError):  # written by others, not there yet, or damaged
-        hashes = function_hashes()
-        if source_hash.__wrapped__() != source_hash():  # a source was edited since: these are not of what this process runs
-            return {}
-        write_own(file, json.dumps(hashes).encode())
-    return hashes
+    """`function_hashes` of this version, which takes a second."""
+    return kept_hashes("functions.json", function_hashes)
 
 
 class KernelFolder:

@@ -33,17 +33,47 @@ BY_USE = re.compile(r"(hardware/(presets|fabrics)|models/(presets|stacks))/|hard
 """Files that count where they are used, by what is read of them: presets, pages, measured kernels of a device."""
 
 
+_TRIPLE = r"""\"{3}(?:[^"\\]++|\\[\s\S]|"(?!""))*+\"{3}|'{3}(?:[^'\\]++|\\[\s\S]|'(?!''))*+'{3}"""
+_WORD = re.compile(rf"""#.*|{_TRIPLE}|"(?:[^"\\]++|\\[\s\S])*+"|'(?:[^'\\]++|\\[\s\S])*+'""")
+"""A comment or string of Python 3.11."""
+_ALONE = re.compile(r'\s*(?:[rR]?"[0-9a-f]*")?\s*')
+
+
+def meaning(text: str) -> str:
+    """A source without what changes nothing that it does: comments, docstrings, empty lines. Only compared, never run.
+
+    A string is a docstring where it is a statement: alone in its lines, in no brackets, after no line that goes on.
+    """
+    lines, depth = [""], 0
+    for line in _WORD.sub(lambda found: "" if found[0][0] == "#" else f'"{found[0].encode().hex()}"', text).split("\n"):
+        if line.strip() and (depth or lines[-1].endswith("\\") or not _ALONE.fullmatch(line)):
+            lines.append(line.rstrip())
+        depth += sum(map(line.count, "([{")) - sum(map(line.count, ")]}"))
+    return "\n".join(lines)
+
+
 @cache
 def source_hash(root: Path = ROOT, *, computes: bool = False) -> str:
     """Hash (16 hex digits) of every source, preset and table of sim_core: the version of the model.
 
-    `computes`: of what every sweep uses, without presets, pages and tables.
+    `computes`: of what every sweep does, without presets, pages and tables, comments and docstrings.
     """
     digest = hashlib.sha256()
     for name, content in _sources(root):
         if not (computes and BY_USE.match(name)):
-            digest.update(name.encode() + b"\0" + content + b"\0")
+            digest.update(name.encode() + b"\0" + (_does(name, content) if computes else content) + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _does(name: str, content: bytes) -> bytes:
+    """What counts of a source, a table or a YAML file."""
+    if name.endswith(".py"):
+        return meaning(content.decode()).encode()
+    if name.endswith(".yaml"):
+        import yaml  # late: `sweep --version` needs none
+
+        return "".join(map(repr, yaml.parse(content, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))).encode()
+    return content
 
 
 @cache

@@ -37,11 +37,11 @@ from sweep.calibration.report import (
 )
 from sweep.calibration.stack_launch import FEWEST, PURPOSES, USUAL, Asked, runs_at_hand, runs_to_make
 from sweep.calibration.steps import fit_rest, fit_runs, fit_stack
-from sweep.commands.shared import YAML, check_output, needs, rows_of_set, takes
+from sweep.commands.shared import YAML, check_output, needs, takes
 from sweep.inputs.registry import is_trace
 from sweep.options import OptionError, of_option, readable
 from sweep.outputs import write_file
-from sweep.runs.table import read_table, runs_text
+from sweep.runs.table import read_table, rows_of_set, runs_text
 from sweep.spec.stacks import STACK
 
 SCRIPT = Path(__file__).parent.parent / "calibration" / "data" / "measure_kernels.py.txt"

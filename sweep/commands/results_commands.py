@@ -1,4 +1,4 @@
-"""`sweep ls`, `status`, `show`, `report`, `compare`, `compact`: what results hold, and what is made of them."""
+"""`sweep status`, `show`, `report`, `compare`, `compact`: what results hold, and what is made of them."""
 
 import json
 from collections.abc import Sequence
@@ -9,9 +9,8 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from sim_core import SpecError, plural, short
+from sim_core import plural, short
 from sweep.commands.shared import (
-    RESULTS,
     AsJson,
     Directory,
     check_output,
@@ -26,7 +25,7 @@ from sweep.commands.shared import (
 from sweep.compare.comparison import compare
 from sweep.compare.report import paged, sections
 from sweep.compare.result import Point
-from sweep.listing import Standing, results_below, standing
+from sweep.listing import Standing, standing
 from sweep.nightly.nights import Nights, history_of
 from sweep.options import OptionError
 from sweep.outputs import write_file
@@ -37,46 +36,12 @@ from sweep.results.compaction import compact
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
 from sweep.show.answer import answer_of
-from sweep.show.progress import clock, line_display, speed
-from sweep.show.sections import markdown, page, print_sections, print_table, say
+from sweep.show.progress import line_display, speed
+from sweep.show.sections import markdown, page, print_sections, say
 from sweep.show.standing import best_so_far, live_page, reasons_of, standing_lines
 from sweep.show.terminal import own_console, screen
 from sweep.tuning.record import NAME
 from sweep.watching import exit_code, following
-from sweep.wording import cell
-
-DAY_S = 86_400
-
-
-def ls_command(
-    directory: Annotated[str | None, Argument(help="Folder of results, a path or URI. Default: results/.")] = None,
-    text: Annotated[str, Option("--with", help="Only results with this in their folder, sweep, user or host.")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """List the results in a folder and below: who began them, plans done, state, age, best plan."""
-    if directory is not None and "://" not in directory and not Path(directory).is_dir():
-        found = "is a file" if Path(directory).exists() else "no such folder"
-        raise SpecError(f"{directory}: {found}, expected a folder of results")
-    folder = folder_at(RESULTS if directory is None else directory)
-    results = results_below(folder, text)
-    if as_json:
-        write_json([asdict(result) for result in results])
-        return
-    if not results:
-        raise SpecError(f"{folder}: holds no results of a sweep{f' with {text}' * bool(text)}")
-    rows = []
-    for each in results:
-        days, rest = divmod(max(each.age_s, 0), DAY_S)
-        best = ["-", "", "-"] if each.plan is None else [each.by, cell(each.by, each.best), str(each.plan)]
-        age = f"{days:.0f} d" if days else clock(rest)
-        rows.append([each.folder, each.name, each.who, f"{each.done:,}", f"{each.total:,}", each.state, age, *best])
-    print_table(
-        ("result", "sweep", "who", "plans", "of", "state", "age", "best", "", "plan"),
-        rows,
-        own_console(),
-        left=(0, 1, 2),
-        gap=2,
-    )
 
 
 def status_command(

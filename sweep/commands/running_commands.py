@@ -38,9 +38,10 @@ from sweep.exits import EXIT_FAILED_PLANS, EXIT_NO_PLAN, EXIT_UNPROVEN
 from sweep.exporting.meant import believed, known_of
 from sweep.inputs.registry import SPEC_SIGN, recognised
 from sweep.inputs.text import head_of
+from sweep.listing import keep_best
 from sweep.metrics import Metrics
 from sweep.options import OptionError, of_option, wrong
-from sweep.ranking.ranking import Ranking, objectives_of, outcome, rank
+from sweep.ranking.ranking import Ranking, failed, objectives_of, rank
 from sweep.reopening import Reopened, prepared_spec
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store
@@ -124,11 +125,11 @@ def run_command(
         if top != 0 and (as_json or not quiet):
             _show(rank(folder, top=top), loaded, prepared, spec, folder, console, verbose=verbose, as_json=as_json)
         console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
-        ok, failed = outcome(folder)
-        if failed:
-            console.print(f"{plural(failed)} failed (see the column reason); --fresh runs all plans again.")
+        first = keep_best(folder)
+        if lost := failed(first.reasons):
+            console.print(f"{plural(lost)} failed (see the column reason); --fresh runs all plans again.")
             raise Exit(EXIT_FAILED_PLANS)
-        if not ok:
+        if not first.ranked:
             console.print("No plan can run.")
             raise Exit(EXIT_NO_PLAN)
 
@@ -198,6 +199,7 @@ def search_command(
                 write_json({"rows": ranking.rows.to_pylist(), "verified": {"seed": SEED, **verified._asdict()}})
             else:
                 _show(ranking, loaded, whole, spec, folder, console, verbose=verbose, as_json=as_json)
+        keep_best(folder)
         console.print(f"Results: {folder}  (all of it: `sweep rank -v`)")
         if verified is not None and not verified.holds:
             raise Exit(EXIT_UNPROVEN)

@@ -18,7 +18,6 @@ from sweep.options import OptionError, wrong
 from sweep.outputs import write_file
 from sweep.results.folder import Folder, folder_at
 from sweep.results.store import Store, newest
-from sweep.runs.table import Row
 from sweep.show.sections import print_sections
 from sweep.show.terminal import own_console
 
@@ -135,14 +134,6 @@ def names_in(option: str, text: str | None) -> list[str]:
 def groups_in(options: Sequence[str] | None) -> list[str] | None:
     """Columns of `--per`, which may be given several times; none of '', and None if it is not given. Raises OptionError."""
     return None if options is None else names_in("--per", ",".join(option for option in options if option) or None)
-
-
-def rows_of_set(rows: list[Row], name: str | None) -> list[Row]:
-    """The measured runs of the set that `--set` names; all without it. Raises SpecError."""
-    chosen = [row for row in rows if name is None or row.text("set") == name]
-    if not chosen and name is not None:
-        raise OptionError(f"--set {name}: found none, valid: {', '.join(sorted({row.text('set') for row in rows}))}")
-    return chosen
 
 
 def write_text(text: str, output: Path | None) -> None:

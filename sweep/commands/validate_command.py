@@ -9,9 +9,9 @@ from typing import Annotated
 from typer import Argument, Option
 
 from sim_core.documents import Fields
-from sweep.commands.shared import AsJson, form_asked, rows_of_set, takes, write_json
+from sweep.commands.shared import AsJson, form_asked, takes, write_json
 from sweep.runs.simulation import Run, run_rows
-from sweep.runs.table import OK, published_rows, read_table
+from sweep.runs.table import OK, published_rows, read_table, rows_of_set
 from sweep.validation.figures import Figures, as_objects, by_quality, by_release, figures, figures_of
 from sweep.validation.report import (
     as_markdown,

@@ -68,7 +68,8 @@ def _files(old: Values, new: Values) -> Changes:
     before, after = _inputs(old, new, "files")
     content = old.get("workload") != new.get("workload")
     if content and not (before and after):
-        yield Change("file", "workload", str(old.get("workload"))[:8], str(new.get("workload"))[:8])
+        hashes = [str(side.get("workload"))[:8] for side in (old, new)]
+        yield Change("file", "workload", hashes[0], f"{hashes[1]}, or the same file: one result has no hash of its bytes")
     moved_to = _same_files(old, new)
     for what, file in list(after.items()):  # hardware is listed by its path
         if what not in before and (twin := f"hardware {moved_to.get(file['path'])}") in before:

@@ -21,6 +21,7 @@ from sweep.evaluation.warming import warm_up
 from sweep.execution import Progress, run_sweep
 from sweep.executors import Executor, InlineExecutor
 from sweep.exits import in_words
+from sweep.listing import keep_best
 from sweep.nightly.judging import Baseline, baselines_of, below_the_best, make_whole, regressions
 from sweep.nightly.lock import locked
 from sweep.nightly.nights import HOW, Ack, Line, Night, Nights, SweepRecord, expired, in_order
@@ -173,6 +174,7 @@ def _run_one(sweep: _NightlySweep, spec: NightlySpec, nights: Nights, before: _B
             for text in sweep.prepared.warnings:
                 runtime.log(f"{record.name}: warning: {text}")
             record.computed = _computed(record.name, sweep.prepared, Store(directory=nights.results(record.results)), runtime)
+            keep_best(nights.results(record.results))
             _judge(sweep, spec, nights, before, runtime)
             record.status = "done"
         except Exception as error:  # noqa: BLE001 (a bug that one sweep hits must not end the others)

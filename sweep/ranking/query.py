@@ -1,6 +1,5 @@
 """Query results: a database with the rows of stores as tables, locked against everything else; its errors become one line."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,18 +37,6 @@ class Rows:
     def indexes(self) -> list[Index] | None:
         """What the footers of all files say; None if one says nothing, or all rows are there."""
         return self.reading.indexes() if self.reading else None
-
-    def statuses(self) -> Counter[str]:
-        """Numbers of rows by status."""
-        counts: Counter[str] = Counter()
-        indexes = self.indexes()
-        if indexes is None:
-            self.ask(["status"])
-            counts.update(dict(self.connection.execute("SELECT status, count(*) FROM results GROUP BY status").fetchall()))
-        for index in indexes or ():
-            for status, _, rows in index.statuses:
-                counts[status] += rows
-        return counts
 
     def ask(self, columns: Collection[str], files: Sequence[File] | None = None) -> None:
         """Check these columns of these files (default: of all), and show them. Raises SpecError if one is damaged."""

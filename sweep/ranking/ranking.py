@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from sim_core import PARTS, Fields, Ints, Values, Words
+from sim_core import PARTS, REASON, Fields, Ints, Values, Words
 from sweep.columns import MEASURES, NUMBERS, RUNS, SECTIONS, SIZES, higher_is_better, measures_of, result_column
 from sweep.options import OptionError, of_option
 from sweep.ranking.beside_running import Beside, beside_running
@@ -92,12 +92,14 @@ def rank(
     descending: bool | None = None,
     pareto: Sequence[str] = (),
     every: bool = False,
+    brief: bool = False,
 ) -> Ranking:
     """Rank the results in `directory`, or its rows where they are open. Ties go to the lower plan number.
 
     `by` defaults to the spec's first objective, `per` to its groups, `top` to 20 rows, or 1 per group. `columns` may be
     just `all`. `pareto`: only plans that no other beats in one of these columns without losing in another, all of them
-    unless `top` says fewer. Plans with the same numbers are one row, unless `every`.
+    unless `top` says fewer. Plans with the same numbers are one row, unless `every`. `brief`: only what the rows say; nothing
+    is simulated in other worlds, or held against the job that runs.
 
     Raises SpecError on an unknown column, a bad condition, or a folder without results.
     """
@@ -121,11 +123,11 @@ def rank(
         rows = chosen_rows(connection, kept, per)
         basis = basis_of(provenance)
         reach.compare(basis)
-        worlds = worlds_beside(source.directory, provenance, rows["plan"].to_numpy())
+        worlds = None if brief else worlds_beside(source.directory, provenance, rows["plan"].to_numpy())
         bars = error_bars(
             connection, rows, condition=condition, by=by, per=per, varying=facts.varying, basis=basis, worlds=worlds,
         )  # fmt: skip
-        running = None if front or per else beside_running(connection, provenance, rows, by, basis)
+        running = None if front or per or brief else beside_running(connection, provenance, rows, by, basis)
     if beside:  # of a search
         bars = bars._replace(why=f"{bars.why}; ties are counted among the plans that were simulated")
     for name in BARS:
@@ -240,11 +242,9 @@ def _notes(provenance: Fields) -> Words:
     return tuple(notes)
 
 
-def outcome(directory: Location) -> tuple[int, int]:
-    """Numbers of rows with a result and of rows that failed, in `directory`. Raises SpecError."""
-    with parts(directory) as rows:
-        statuses = rows.statuses()
-    return statuses["ok"], statuses["failed"]
+def failed(reasons: Mapping[str, int]) -> int:
+    """How many of the plans that are not ranked, by reason, have failed."""
+    return sum(count for reason, count in reasons.items() if REASON.get(reason, 0) >= REASON["result_not_finite"])
 
 
 def objectives_of(spec: SweepSpec) -> tuple[str, bool]:

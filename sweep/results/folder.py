@@ -11,6 +11,7 @@ import re
 import resource
 import shutil
 import socket
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +43,7 @@ _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 _NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 """What flock answers on Lustre without `-o flock`, on some FUSE, on NFS without a lock daemon."""
+_LARGEST = 2**32
 _OWNER = ".owner"
 _PROCESS = re.compile(r"host ([\w.-]+), process (\d+), started at tick [\w?]+")
 
@@ -106,6 +108,10 @@ class Folder:
         """The bytes of the file `name`. Raises FileNotFoundError."""
 
         def read() -> bytes:
+            if self.local is not None:  # where others may have put a pipe, a device, or terabytes of zeros
+                found = (self.local / name).stat()
+                if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+                    raise OSError(f"found no regular file of at most {short(_LARGEST, 'B')}")
             with self.filesystem.open_input_stream(self.path(name), compression=None) as stream:
                 return bytes(stream.read())
 

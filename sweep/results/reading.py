@@ -50,7 +50,9 @@ class Reading:
 
     def check_whole(self, files: Sequence[File]) -> None:
         """Check every byte of these files. Raises SpecError if one is damaged."""
-        self._check(files, [""], lambda file: is_whole(file.path.read_bytes(), file.part, self.sweep))
+        self._check(
+            files, [""], lambda file: is_whole(self.store.folder.read_bytes(file.part.file_name), file.part, self.sweep)
+        )
 
     def _check(self, files: Sequence[File], columns: Collection[str], fine: Callable[[File], bool]) -> None:
         """Check those of the files that have not been checked as a whole."""

@@ -19,7 +19,10 @@ def sealed_text(plain: Values) -> bytes:
 
 def unsealed(data: bytes) -> tuple[Document, bool]:
     """The data in such a text, and whether it has a hash: those of earlier versions have none. Raises ValueError if damaged."""
-    plain = json.loads(data)
+    try:
+        plain = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(plain, dict):
         raise ValueError("not a mapping")
     sealed = CHECKSUM in plain or _KEY in plain

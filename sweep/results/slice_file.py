@@ -107,7 +107,7 @@ def is_whole(data: bytes, part: Slice | None, identity: str | None) -> bool:
     try:
         footer = pq.read_metadata(pa.BufferReader(data))
         provenance = json.loads((footer.metadata or {}).get(PROVENANCE, b"{}"))
-    except (pa.ArrowException, OSError, ValueError):
+    except (pa.ArrowException, OSError, ValueError, RecursionError):
         return False
     rows = footer.num_rows + sum(counted_in(footer).get("plans", {}).values())
     own = (footer.metadata or {}).get(POSITIONS)

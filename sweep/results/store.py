@@ -23,12 +23,14 @@ from sweep.results import heartbeat
 from sweep.results.folder import Folder, Location, folder_at, is_held, only_one
 from sweep.results.sealing import opened_text, sealed_text
 from sweep.results.slice_file import Slice, added, carried, counted_in, covering, encoded, is_whole
-from sweep.sources import differences
 
 MANIFEST = "_sweep.parquet"
 """The provenance beside no rows: whatever reads all Parquet files of the folder reads it, too, and finds nothing more."""
 OLD_MANIFEST = "sweep.json"
 """The same of earlier versions, as JSON."""
+BEST = ".best.json"
+"""What `sweep ls` shows of the best plan, kept by the command that computed the rows; not from Python: polars
+takes every file of a folder for Parquet, and the folders of `sweep.run` are for it."""
 _PART = re.compile(r"part-([0-9]{12,})-([0-9]{12,})\.parquet\Z")
 _LOCK = ".lock"
 NO_RESULTS = "holds no results of a sweep"
@@ -93,6 +95,8 @@ class Store:
             )
         stored = None if fresh else self.provenance()
         if stored is not None and stored.get("sweep") != provenance["sweep"]:
+            from sweep.sources import differences  # late: it reads all sources
+
             self.refuse_foreign()
             kinds = ["search" if "search" in each else "run" for each in (stored, provenance)]
             if kinds[0] != kinds[1]:
@@ -288,7 +292,7 @@ class Store:
     def discard(self) -> None:
         """Delete what runs have stored here, the manifest last, and the folder itself if no other files are in it."""
         self._delete(self._parts())
-        own = (_LOCK, heartbeat.FILE, OLD_MANIFEST, MANIFEST)
+        own = (_LOCK, heartbeat.FILE, BEST, OLD_MANIFEST, MANIFEST)
         for name in sorted(self.folder.names(), key=lambda name: own.index(name) if name in own else -1):
             if name in own or name.startswith(_LEFTOVERS):
                 self.folder.delete(name)

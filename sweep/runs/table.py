@@ -27,6 +27,7 @@ from sim_core import (
 )
 from sim_core.documents import Fields, Values, parse_yaml
 from sweep.frameworks.stacks import assumed
+from sweep.options import OptionError
 from sweep.runs.cells import cell_of, misfit, number_in, value_in
 from sweep.spec.document import cells_by_column, read_csv
 
@@ -266,3 +267,11 @@ def _check(name: str, line: int, row: Row) -> None:
             _mapping(row.text(column), column)
         except SpecError as error:
             raise wrong(column, f"a name or a mapping ({error})") from None
+
+
+def rows_of_set(rows: list[Row], name: str | None) -> list[Row]:
+    """The measured runs of the set that `--set` names; all without it. Raises SpecError."""
+    chosen = [row for row in rows if name is None or row.text("set") == name]
+    if not chosen and name is not None:
+        raise OptionError(f"--set {name}: found none, valid: {', '.join(sorted({row.text('set') for row in rows}))}")
+    return chosen

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn
 
-from sweep.execution import Progress
-
 LINE_EVERY_S = 60.0
 
 
@@ -41,10 +39,3 @@ def line_display(console: Console) -> Iterator[Callable[[int, int, str], None]]:
                 console.print(f"{done:,} of {total:,} plans, {text}")
 
         yield update
-
-
-@contextmanager
-def progress_display(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Yield the function to call with the state of a run."""
-    with line_display(console) as show:
-        yield lambda now: show(now.plans_done, now.plans, speed(now.plans_per_second, now.eta_s))

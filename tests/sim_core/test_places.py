@@ -334,3 +334,17 @@ def test_kernels_that_others_can_have_written_are_not_taken(image: Path, tmp_pat
         case "absent":
             shutil.rmtree(image)
     assert kept_of(USER, image, own / "kernels") == "[]"
+
+
+def test_an_image_is_built_where_its_kernels_will_lie(tmp_path: Path) -> None:
+    """As the Dockerfile does: the folder that others copy is the one that is filled; it is not copied into itself."""
+    made = tmp_path / "kernels"
+    code = "from sim_core.places import folder_for_code as f; print(f())"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "SWEEP_KERNELS": str(made)}
+    for place in (made, made / "below", made / ".." / made.name):
+        line = [sys.executable, "-c", code]
+        done = subprocess.run(
+            line, env={**environment, "NUMBA_CACHE_DIR": str(place)}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{place.resolve()}\n", "")
+    assert {path.name for path in made.rglob("*")} == {"below"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -11,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sweep.results.sealing import sealed_text
-from sweep.results.slice_file import Slice, carried, encoded
-from sweep.results.store import MANIFEST
+from sweep.results.sealing import sealed_text, unsealed
+from sweep.results.slice_file import PROVENANCE, Slice, carried, encoded
+from sweep.results.store import BEST, MANIFEST
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter
 
@@ -127,3 +129,47 @@ def test_a_name_of_a_file_is_shown_in_one_line(real: Path, tmp_path: Path) -> No
         assert "EVIL" in text, words
         assert not {each for each in text if not each.isprintable()} - {"\n", "\t"}, words
         assert not any(line.startswith("forged") for line in text.splitlines()), words
+
+
+@pytest.mark.parametrize("file", [MANIFEST, BEST, ".progress.json", "part"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "zeros"])
+def test_what_is_no_file_is_not_read(real: Path, file: str, kind: str) -> None:
+    """A pipe would be waited for without end, a device or a terabyte of zeros fill the memory."""
+    (path,) = real.glob("part-*") if file == "part" else (real / file,)
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        with path.open("wb") as zeros:
+            zeros.truncate(2**40)
+    listed, status = sweep("ls", real, "--json"), sweep("status", real)
+    assert listed.returncode == 0, listed.stderr
+    assert status.returncode in (0, 1)
+    assert status.returncode == 0 or status.stderr.startswith("error: ")
+    assert "Traceback" not in listed.stderr + status.stderr
+
+
+@pytest.mark.parametrize("by", [EVIL, "\x9d8;;http://x\x9c", "step\u2028time", "\u2066ok"])
+def test_the_best_plan_that_a_forger_keeps_cannot_command_a_terminal(real: Path, by: str) -> None:
+    kept = json.loads((real / BEST).read_text())
+    (real / BEST).write_text(json.dumps({**kept, "by": by}))
+    told = sweep("ls", real)
+    assert told.returncode == 0
+    assert len(told.stdout.splitlines()) == 5
+    assert told.stdout.isascii() or not set(told.stdout) & set(by) - {"\n", *map(chr, range(32, 127))}
+
+
+def test_a_text_that_is_nested_without_end_is_damaged(real: Path) -> None:
+    deep = b"[" * 100_000
+    with pytest.raises(ValueError, match="nested too deeply"):
+        unsealed(deep)
+    (path,) = real.glob("part-*")
+    for file in (path, real / MANIFEST):
+        table = pq.read_table(path)
+        pq.write_table(table.replace_schema_metadata({PROVENANCE: deep}), file)
+        for command in ("ls", "status"):
+            told = sweep(command, real)
+            assert "Traceback" not in told.stderr
+            assert told.returncode == 0 or told.stderr.startswith("error: "), told.stderr

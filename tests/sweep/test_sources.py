@@ -140,14 +140,16 @@ def test_a_change_of_each_source_changes_the_identity(
     assert prepare(load_spec(path), path.parent).sweep.identity != prepared.sweep.identity
 
 
-def test_a_comment_changes_it_and_what_only_presents_does_not(copy: Path, load: Load, plant: Plant) -> None:
+def test_comments_docstrings_and_what_only_presents_do_not_change_it(copy: Path, load: Load, plant: Plant) -> None:
     before = row_code()
     (copy / "sweep" / ".#budget.py").symlink_to("nowhere")  # as Emacs does
     for file in ("sweep/show/sections.py", "sweep/ranking/ranking.py", "sweep/commands/running_commands.py"):
         plant(file, CHANGE)
     load(copy / "sweep")
+    plant("sweep/spec/failures.py", '# said otherwise\n\n"""A constant,\nof two lines."""  # and why')
+    load(copy / "sweep")
     assert row_code() == before
-    plant("sweep/spec/budget.py", "# the text counts, whatever it says")
+    plant("sweep/spec/budget.py", CHANGE)
     load(copy / "sweep")
     assert differences(before, row_code()).startswith("sweep/spec/budget.py: found ")
 

@@ -17,11 +17,11 @@ from sweep.evaluation.preparation import Prepared
 from sweep.evaluation.slices import SliceTask
 from sweep.execution import Progress, run_sweep
 from sweep.executors import InlineExecutor
+from sweep.metrics import progress_display
 from sweep.results.folder import folder_at
 from sweep.results.heartbeat import FILE, FRESH_S
 from sweep.results.slice_file import Slice
 from sweep.results.store import Store
-from sweep.show.progress import progress_display
 from sweep.watching import following, telling
 from tests.sweep.commands import sweep
 from tests.sweep.conftest import SpecWriter, filled

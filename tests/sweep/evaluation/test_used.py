@@ -82,6 +82,11 @@ def source(content: bytes) -> bytes:
     return re.sub(rb"source: \"?", lambda found: found[0] + b"as seen, ", content, count=1)
 
 
+def docstring(content: bytes) -> bytes:
+    """What the module is for, and its functions, said otherwise."""
+    return re.sub(rb'"""(?=[A-Z])', b'"""In other words: ', content)
+
+
 UNUSED: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     (PRESET.format("H100-SXM"), comment),
     (PRESET.format("H100-SXM"), source),
@@ -92,6 +97,10 @@ UNUSED: tuple[tuple[str, Callable[[bytes], bytes]], ...] = (
     ("sim_core/models/presets/llama3-8b.yaml", comment),
     ("sim_core/models/presets/llama3-70b.yaml", number("layers", "79")),
     (TABLE.format("A100-80G-SXM"), lambda content: content + b" "),
+    ("sim_core/hardware/kernels/data/one_node.yaml", comment),
+    ("sim_core/engine/lanes.py", comment),
+    ("sim_core/engine/lanes.py", docstring),
+    ("sweep/evaluation/evaluation.py", docstring),
 )
 
 
@@ -110,8 +119,8 @@ def test_what_is_not_used_or_not_read_changes_nothing(changed: Changed) -> None:
         (PAGE.format("megatron-core"), number("fragmentation", "1.2"), True),  # by which the memory of a file is counted
         ("sim_core/models/presets/llama3-8b.yaml", number("layers", "31"), False),
         (TABLE.format("H100-SXM"), lambda content: content + b" ", False),
-        ("sim_core/hardware/kernels/data/one_node.yaml", comment, True),
-        ("sim_core/engine/lanes.py", comment, True),
+        ("sim_core/hardware/kernels/data/one_node.yaml", lambda content: content + b"\nanother: 1\n", True),
+        ("sim_core/engine/lanes.py", lambda content: content + b"\nLANES_MORE = 1\n", True),
     ],
 )
 def test_what_is_used_changes_it(changed: Changed, file: str, change: Callable[[bytes], bytes], both: bool) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sweep.results.store import BEST
 from tests.conftest import ROOT
 from tests.other_users import needs_root
 from tests.sweep.commands import sweep
@@ -54,6 +55,38 @@ def test_those_with_a_text_are_listed_alone(store: Path, text: str, places: tupl
 def test_none_with_a_text_is_one_line(store: Path) -> None:
     done = sweep("ls", store, "--with", "nobody")
     assert (done.returncode, done.stderr) == (1, f"error: {store}: holds no results of a sweep with nobody\n")
+
+
+ASKED = """
+import sys
+from pathlib import Path
+from sweep.listing import results_below
+from sweep.results.folder import folder_at
+for each in results_below(folder_at(Path(sys.argv[1]))): print(each.state, each.plan, each.best, each.by)
+print(*(name for name in ("numba", "duckdb", "sim_core.batch", "sweep.ranking.ranking") if name in sys.modules))
+"""
+
+
+def asked(place: Path) -> list[str]:
+    """What a process of its own is told of the results at a place, and what it has loaded of what is not needed."""
+    done = subprocess.run([sys.executable, "-c", ASKED, place], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_the_best_plan_is_read_as_the_run_kept_it_and_nothing_is_ranked(store: Path) -> None:
+    place = store / PLACES[3]
+    (first,) = json.loads(sweep("rank", place, "--json", "--per", "", "--top", 1).stdout)
+    told = f"complete {first['plan']} {first['gpu_s_per_sample']} gpu_s_per_sample"
+    assert asked(place) == [told, ""]
+    kept = json.loads((place / BEST).read_text())
+    changes: list[dict[str, object]] = [{"sweep": "another"}, {"plans": 1}, {"by": ["x"]}, {"plan": "1"}]
+    for other in (b"", b"{", b"[]", b"\xff", b'{"sweep": 1}', *(json.dumps({**kept, **change}).encode() for change in changes)):
+        (place / BEST).write_bytes(other)
+        assert asked(place) == [told, "duckdb sim_core.batch sweep.ranking.ranking"], other
+    (place / BEST).unlink()  # of an earlier version
+    assert asked(place)[0] == told
+    (store / PLACES[0] / BEST).rename(place / BEST)
+    assert asked(place) == [told, ""]
 
 
 CLOSED = """
