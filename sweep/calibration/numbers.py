@@ -16,8 +16,8 @@ class Number(NamedTuple):
 
     `width`: one standard deviation of what is thought of it before any run: of a factor, its logarithm; else in the unit of
     the fact. `starts`: values at which fits begin besides that of the page, as factors or in the unit. `seen`: the number is
-    told by runs if they leave at most this part of its width; 0.7: half of its variance is gone. `furthest`: widths away from its
-    page that it may be at most.
+    told by runs if they leave at most this part of its width; 0.7: half of its variance is gone. `furthest`: widths away from
+    its page that it may be at most.
     """
 
     name: str

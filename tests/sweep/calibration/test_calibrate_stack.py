@@ -134,8 +134,8 @@ def test_facts_stay_in_their_ranges() -> None:
 
 
 def test_attention_is_not_slower_than_any_kernel() -> None:
-    """The slowest that is known takes 2.6 times the measured kernels (llm-foundry's of Triton on H100s): five runs that were too
-    alike once told 3.97."""
+    """The slowest that is known takes 2.6 times the measured kernels (llm-foundry's of Triton on H100s): five runs, too
+    alike, once told 3.97."""
     (number,) = (each for each in NUMBERS if each.name == "attention_scale")
     page = read_stack("megatron-core")
     low, high = bounds_of(page, [number])
