@@ -92,9 +92,9 @@ def test_the_best_plan_is_read_as_the_run_kept_it_and_nothing_is_ranked(store: P
 CLOSED = """
 import os, sys
 from pathlib import Path
-import sweep.ranking.ranking
 from sweep.listing import results_below
 from sweep.results.folder import folder_at
+results_below(folder_at(Path(sys.argv[1])))  # all that it reads of the clone, which may be closed to others as well
 os.setgroups([]); os.setgid(12345); os.setuid(12345)  # without the capabilities of root
 print(*(each.folder for each in results_below(folder_at(Path(sys.argv[1])))))
 """
