@@ -15,8 +15,7 @@ from sweep.commands.shared import AsJson, Directory, TryCost, print_warnings, re
 from sweep.exporting.meant import refusal
 from sweep.options import OptionError, of_option
 from sweep.outputs import write_file
-from sweep.reopening import reopened
-from sweep.results.folder import Folder
+from sweep.reopening import Reopened, reopened
 from sweep.runs.table import read_table
 from sweep.show.terminal import own_console
 from sweep.show.tuned import added_text, tuned_json, tuned_lines
@@ -67,7 +66,7 @@ def tune_command(
         entries, others = own_entries(measured, opened)
         print_warnings(others, Console(stderr=True, markup=False, soft_wrap=True))
     if small is not None:
-        _take_in(small, opened.folder, as_json)
+        _take_in(small, opened, as_json)
     tuner = Tuner(
         folder,
         by=by,
@@ -107,13 +106,14 @@ def tune_command(
     tell(tuned_json(tuner, proposals, limit), lines, as_json)
 
 
-def _take_in(small: Path, folder: Folder, as_json: bool) -> None:
+def _take_in(small: Path, opened: Reopened, as_json: bool) -> None:
     """Fit a page to small runs and lay it beside the result. Raises SpecError for runs that tell nothing of other plans."""
     from sweep.calibration.report import page_of_fit
     from sweep.calibration.steps import fit_stack
 
-    if (local := folder.local) is None:
-        raise SpecError(f"{folder}: no local folder; `sweep calibrate stack` makes a page for `workload: {{stack: ...}}`")
+    job, local = opened.prepared.sweep, opened.folder.local
+    if local is None or job.others or job.workload.modelled is None or job.workload.from_file:
+        raise OptionError("--small: expected a result in a local folder, of a model by one stack; else `sweep calibrate stack`")
     fit = fit_stack(read_table(small), None, None, str(small))
     before, after, left_out = fit.mean_errors
     errors = f"{before:.1f} % off by page {fit.base.name}, {after:.1f} with what they tell, {left_out:.1f} each left out"

@@ -16,6 +16,7 @@ from sim_core import read_stack
 from sweep.api import load
 from sweep.runs.simulation import seconds_by_stack
 from sweep.runs.table import read_table
+from tests.conftest import ROOT
 from tests.sweep.commands import sweep
 
 SPEC: dict[str, Any] = {
@@ -115,3 +116,13 @@ def test_runs_that_tell_nothing_are_refused(result: Path, tmp_path: Path) -> Non
     table.write_text("set,model\n", encoding="utf-8")
     assert "heading" in sweep("tune", result, "--small", table).stderr
     assert not (result / "small.yaml").exists()
+
+
+def test_a_recording_takes_none(tmp_path: Path) -> None:
+    """A recorded file is of itself: no page runs it."""
+    example = ROOT / "examples" / "gpt7b.yaml"
+    assert sweep("run", example, "--out", tmp_path / "out", "--workers", 0, "--top", 0).returncode == 0
+    told = sweep("tune", tmp_path / "out", "--small", filled(tmp_path / "small.csv", [1.0] * 5))
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: --small: expected a result in a local folder, of a model by one stack")
+    assert "small runs first" not in sweep("tune", tmp_path / "out").stdout
