@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from sim_core import Model, SpecError, model_flops_per_token, model_names, parameters, read_model, read_workload
-from sim_core.models.activations import MODES, activation_bytes
+from sim_core.models.activations import MODES, activation_bytes, backward_bytes
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Unit
 from sim_core.models.keys import Keys, make_keys, padded_vocabulary, refusals
 from sim_core.models.messages import ETP, Messages, messages, pipeline_bytes
 from sim_core.models.operators import operators
+from sim_core.models.precision import PRECISION_NAMES
 from sim_core.models.rows import ATTENTION, GEMM, GROUPED_GEMM, MEMORY, Operators
 from sim_core.models.stack import Stack
 from sim_core.models.weights import held
@@ -177,6 +178,44 @@ def test_the_norms_after_the_blocks_of_gemma_and_its_softcap() -> None:
     assert found.bytes[0, norms].sum() == 4 * 4 * 8192 * 4608
     assert found.kernels[0, norms].sum() == 4
     assert "logit_softcap" in operators(model, unit_of(model, HEAD), keys, stack_with()).names
+
+
+def moved(model: Model, unit: Unit, keys: Keys, name: str) -> tuple[float, float]:
+    """Bytes that one operator of a unit reads and writes, forward and in all of its backward."""
+    found = operators(model, unit, keys, stack_with())
+    own = np.array([each == name for each in found.names])
+    forward = found.phase == FORWARD
+    return float(found.bytes[0, own & forward].sum()), float(found.bytes[0, own & ~forward].sum())
+
+
+def test_the_gate_of_attention_reads_and_writes_the_output_of_all_heads() -> None:
+    """Qwen3-Next (Qwen3NextAttention: attn_output * sigmoid(gate)), 16 heads of 256: reads output and gate, writes their
+    product; backward reads these two and a gradient, writes two gradients; 2 bytes each."""
+    model = read_model("qwen3-next-80b-a3b")
+    unit = next(unit for unit in model.units if unit.kind == LAYER and unit.attends)
+    for tp in (1, 2):
+        output = 2 * 4096 * 16 * 256 / tp
+        assert moved(model, unit, make_keys(tp=tp, sequence_parallel=1), "output_gate") == (3 * output, 5 * output)
+
+
+@pytest.mark.parametrize(("tp", "rows"), [(1, 128_256), (4, 251 * 512)])
+def test_the_ends_move_the_table_and_the_hidden_states(tp: int, rows: int) -> None:
+    """Of Llama 3 70B, 128,256 rows of 8,192, padded to 128 a rank: each micro-batch writes the gradient of a rank's part of
+    the table in 16 bits. The last norm reads and writes the hidden state once at least; in its backward three of them."""
+    model, keys = read_model("llama3-70b"), make_keys(tp=tp, sequence_parallel=1)
+    assert moved(model, unit_of(model, EMBEDDING), keys, "embedding_table") == (0, 2 * rows * 8192 / tp)
+    forward, backward = moved(model, unit_of(model, HEAD), keys, "final_norm")
+    state = 2 * 8192 * 8192 / tp
+    assert 2 * state <= forward <= 4 * state
+    assert 3 * state <= backward <= 6 * state
+
+
+def test_streams_are_joined_before_the_head() -> None:
+    """DeepSeek-V4, 4 streams: forward reads them for their gates, reads them for the sum, writes it: 9 hidden states. Backward
+    reads them twice again and the sum's gradient, writes their gradients of gates and sum: 17."""
+    model, keys = read_model("deepseek-v4-flash"), make_keys()
+    state = 2 * 4096 * 4096
+    assert moved(model, unit_of(model, HEAD), keys, "head_streams") == (9 * state, 17 * state)
 
 
 def test_gradient_accumulation_moves_bytes_of_all_weights_of_a_rank() -> None:
@@ -368,6 +407,47 @@ def test_activations_with_a_gate_and_experts() -> None:
     assert found[0, 0] == 4096 * (8 * 4096 + 2 * (32 + 16) * 128 + 2 * 4096 + 2 * (4 * 4096 + 6 * 14336))
     head = activation_bytes(moe, unit_of(moe, HEAD), make_keys(), stack_with())
     assert head[0].tolist() == [4096 * (4 * 4096 + 8 * 32000)] * 3
+
+
+def kept_by_layer(model: Model, keys: Keys, **facts: object) -> list[float]:
+    """Bytes that the last kind of layer that attends keeps without recompute, of each key."""
+    unit = next(unit for unit in reversed(model.units) if unit.kind == LAYER and unit.attends)
+    kept: list[float] = activation_bytes(model, unit, keys, stack_with(**facts))[:, 0].tolist()
+    return kept
+
+
+def test_norms_of_queries_and_keys_keep_their_inputs() -> None:
+    """Qwen3 0.6B, 16 heads and 8 of keys, 128 wide: the queries and keys before their norms, 2 bytes each."""
+    with_norm, without = (kept_by_layer(read_model("qwen3-0.6b", {"qk_norm": on}), make_keys()) for on in (True, False))
+    assert with_norm[0] - without[0] == 2 * 4096 * (16 + 8) * 128
+
+
+def test_latent_queries_are_kept_before_and_after_their_norm() -> None:
+    """Of a model whose queries alone go through 512 numbers, with a norm: both in 2 bytes of each local token; 1 where its
+    GEMM multiplies 8 bits."""
+    keys = make_keys(tp=2, sequence_parallel=1, precision=[PRECISION_NAMES.index(name) for name in ("bf16", "fp8_tensorwise")])
+    with_rank, without = (kept_by_layer(read_model("llama3-8b", {"q_rank": rank}), keys) for rank in (512, None))
+    local = read_model("llama3-8b").sequence or 0
+    assert np.subtract(with_rank, without).tolist() == [(2 + 2) * local / 2 * 512, (2 + 1) * local / 2 * 512]
+
+
+def test_attention_in_8_bits_keeps_bytes_only_where_the_plan_runs_in_8_bits() -> None:
+    """Llama 3 8B: queries and output of 32 heads, keys and values of 8, 128 wide; 16-bit plans keep them in 2 bytes."""
+    model = read_model("llama3-8b", {"sequence": 4096})
+    keys = make_keys(precision=[PRECISION_NAMES.index(name) for name in ("bf16", "fp8_tensorwise")])
+    wide, narrow = (kept_by_layer(model, keys, fp8_attention=on) for on in (False, True))
+    assert np.subtract(wide, narrow).tolist() == [0, 4096 * (2 * 32 + 2 * 8) * 128]
+
+
+def test_a_backward_works_on_the_gradients_of_what_enters_the_activation() -> None:
+    """The hidden state's gradient, and those of gate and up, 2 bytes each: of every copy that a rank's experts compute, and of
+    each token in the shared expert (DeepSeek-V3: 8 of 256, 2,048 wide; Mixtral: 2 of 8, 14,336 wide, no shared one)."""
+    for name, ffn, topk, shared in (("deepseek-v3", 2048, 8, 2048), ("mixtral-8x7b", 14336, 2, 0)):
+        model = read_model(name, {"sequence": 4096})
+        found = backward_bytes(model, unit_of(model, LAYER, True), make_keys(ep=8))
+        assert found.tolist() == [4096 * (2 * model.hidden + 2 * 2 * (topk * ffn + shared))]
+    dense = read_model("llama3-8b", {"sequence": 4096})
+    assert backward_bytes(dense, unit_of(dense, LAYER), make_keys()).tolist() == [4096 * 2 * (4096 + 2 * 14336)]
 
 
 def test_prediction_layers_have_a_layer_an_embedding_and_a_head() -> None:

@@ -19,6 +19,7 @@ from sim_core import (
     parse_model,
     read_model,
 )
+from sim_core.models.description import LAYER, MTP
 from tests.sim_core.test_layer_kinds import PUBLISHED
 
 # name, parameters, active, of attention, of dense MLPs, of routed experts, of norms. The first is what transformers 5.23.0
@@ -131,6 +132,14 @@ def test_multi_token_prediction_of_deepseek_v3_is_counted_apart() -> None:
     shared = found.by_part["embedding"] + found.by_part["head"]
     assert found.mtp + shared == pytest.approx(14e9, rel=0.05)
     assert (found.total + found.mtp + shared) / 1e9 == pytest.approx(685, rel=1e-3)
+
+
+def test_the_layer_of_a_prediction_is_like_the_last_one() -> None:
+    """DeepSeek-V3 (arXiv 2412.19437), 4.2: the first three layers are dense, the prediction's layer has experts; so with four
+    layers, of which the last one is the first with experts, and with one layer alone."""
+    four = read_model("deepseek-v3", {"layers": 4})
+    assert [unit.moe for unit in four.units if unit.kind in (LAYER, MTP)] == [False, True, True]
+    assert read_model("llama3-8b", {"layers": 1, "mtp_layers": 1}).units[-1].kind == MTP
 
 
 def test_layers_of_different_kinds_are_units_of_their_own() -> None:
