@@ -268,6 +268,20 @@ def test_all_to_alls_are_exposed_in_the_blocks_that_dualpipe_runs_alone(pp: int,
     assert found["ep_exposed_s"] / found["ep_total_s"] == pytest.approx(alone / blocks, rel=1e-9)
 
 
+def test_what_pairs_already_hide_overlap_ep_does_not_hide_again() -> None:
+    """DualPipe runs a forward beside a backward itself; 1F1B does with `overlap_ep` (Megatron-LM, combined_1f1b.py)."""
+    stack = stack_with(**FREE_HOST | {"overlap_ep_hidden": read_stack("megatron-core").overlap_ep_hidden})
+    work = workload_from_model(read_model("qwen3-30b-a3b", {"layers": 8, "sequence": 4096}), stack, sequence_parallel=True)
+    gained = {}
+    for schedule in ("1f1b", "dualpipe"):
+        vpp = 2 if schedule == "1f1b" else 1
+        plan = {"pp": 2, "vpp": vpp, "ep": 16, "dp": 16, "ga": 16, "schedule": schedule, "overlap_pp": True}
+        found = simulate(work, table(), plans(work, **plan, overlap_ep=[False, True]))
+        assert not found.reason.any()
+        gained[schedule] = -float(np.diff(found.named()["step_time_s"])[0])
+    assert gained["1f1b"] > 0 == gained["dualpipe"]
+
+
 def test_a_pair_of_dualpipe_takes_longer_by_what_it_hides() -> None:
     """DeepSeek's profile of a pair (deepseek-ai/profile-data, train.json: 4 layers, ep 64, H800s) tells both numbers.
 

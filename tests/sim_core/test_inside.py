@@ -97,6 +97,15 @@ def test_slices_exchange_over_the_data_center_what_each_chip_holds() -> None:
     assert seconds == pytest.approx(2 * (inside + outside), rel=1e-3)
 
 
+@pytest.mark.parametrize("slices", [2, 4, 8])
+def test_a_short_message_hops_to_every_other_slice(slices: int) -> None:
+    """One chip of each: a ring of n slices takes n - 1 steps, twice for an all-reduce (Patarasuk & Yuan 2009, section 3)."""
+    torus = slice_of("TPU-v6e", 256)
+    hops_s = (slices - 1) * torus.nic_latency
+    assert collective_s(ALL_GATHER, 1.0, group(slices, nodes=slices), torus) == pytest.approx(hops_s, rel=1e-3)
+    assert collective_s(ALL_REDUCE, 1.0, group(slices, nodes=slices), torus) == pytest.approx(2 * hops_s, rel=1e-3)
+
+
 @pytest.mark.parametrize("axes", [7, 1.5])
 def test_links_of_no_such_kind_are_refused(axes: float) -> None:
     with pytest.raises(SpecError, match=f"link_axes: found {axes:g}, expected a whole number up to 6"):

@@ -8,7 +8,7 @@ import pytest
 from sim_core import hardware_table, read_hardware
 from sim_core.costing.collectives import collective_s
 from sim_core.costing.groups import group_plans, group_s
-from sim_core.costing.one_collective import one_node_factor
+from sim_core.costing.one_collective import devices_by_node, one_node_factor
 from sim_core.hardware.table import device_at
 from sim_core.planning.placement import Placement
 from sim_core.workloads.workload import ALL_GATHER, ALL_REDUCE, DP, REDUCE_SCATTER, TP
@@ -54,6 +54,17 @@ def test_other_links_keep_what_they_change() -> None:
     assert one_node_factor(plain, ALL_GATHER, ranks, size) == one_node_factor(halved, ALL_GATHER, ranks, size)
     assert one_node_factor(read_hardware("A100-80G-PCIe"), ALL_GATHER, ranks, size) == 1
     assert one_node_factor(read_hardware("V100-32G-SXM"), ALL_GATHER, ranks, size) == 1
+
+
+def test_a_node_of_sockets_is_no_node_of_nvlink() -> None:
+    """Two variants of one device in a batch, one with its GPUs behind two sockets: no factor of NVLink is that one's."""
+    nvlink = read_hardware("A100-80G-SXM")
+    box = {"gpus_per_socket": 4, "socket_bandwidth": "15 GB/s", "socket_bandwidth_one": "12 GB/s"}
+    some = [nvlink, nvlink.with_values(box), nvlink.with_values({"memory_bandwidth": "1 TB/s"})]
+    devices, of_variant = devices_by_node(hardware_table(some, None))
+    assert of_variant.tolist() == [0, 1, 0]
+    factors = [one_node_factor(device, ALL_REDUCE, np.array([2]), np.array([2.0**27]))[0] for device in devices]
+    assert factors[0] != factors[1] == 1
 
 
 @pytest.mark.parametrize(("ranks", "stride", "behind", "bandwidth"), PCIE)

@@ -7,7 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim_core import Model, SpecError, model_flops_per_token, model_names, parameters, read_model, read_workload
+from sim_core import (
+    Model,
+    SpecError,
+    model_flops_per_token,
+    model_names,
+    parameters,
+    read_hardware,
+    read_model,
+    read_workload,
+    workload_from_model,
+)
+from sim_core.costing.operators import Shapes, unit_cost
+from sim_core.hardware.kernels.device import load_kernels
 from sim_core.models.activations import MODES, activation_bytes, backward_bytes
 from sim_core.models.description import EMBEDDING, HEAD, LAYER, MTP, Unit
 from sim_core.models.keys import Keys, make_keys, padded_vocabulary, refusals
@@ -158,6 +170,23 @@ def test_the_flash_kernel_of_a_window() -> None:
     assert forward == pytest.approx(2 * 2 * 32 * pairs * (128 + 128), rel=1e-2)
     assert found.attention
     assert (found.attention.window, found.attention.sequences[0], found.attention.kv_heads[0]) == (16, 2, 8)
+
+
+@pytest.mark.parametrize(("window", "length"), [(4096, 8192), (1024, 8192), (8192, 8192)])
+def test_attention_in_a_window_takes_as_long_as_the_part_of_the_square_that_it_sees(window: int, length: int) -> None:
+    """A query sees itself and window - 1 before it; without a window all before it."""
+    seconds = []
+    for tokens in (window, None):
+        changes = {"sequence": length, **({"window.tokens": tokens} if tokens else {"window": None})}
+        model = read_model("mistral-7b-v0.1", changes)
+        work = workload_from_model(model, stack_with(), sequence_parallel=True)
+        assert work.modelled
+        kernels = load_kernels(read_hardware("H100-SXM"))
+        cost = unit_cost(work.modelled, unit_of(model, LAYER), Shapes(make_keys(), [kernels], np.zeros(1, np.int64)))
+        rows = [cost.operators.row("attention", phase) for phase in (FORWARD, INPUT_GRADIENT)]
+        seconds.append(cost.seconds[0, rows])
+    seen = sum(min(query + 1, window) for query in range(length)) / sum(query + 1 for query in range(length))
+    assert seconds[0] / seconds[1] == pytest.approx([seen, seen], rel=1e-3)
 
 
 def test_memory_traffic_of_a_gpt_layer() -> None:

@@ -26,6 +26,7 @@ from sim_core import (
     simulate,
     slice_plans,
     stack_names,
+    summarize,
     workload_from_model,
 )
 from sim_core.costing.groups import group_plans
@@ -66,6 +67,16 @@ def test_the_state_of_one_gpu_is_that_of_all_parameters(name: str) -> None:
         assert found.state_bytes[0] > 18 * parameters(model).total
     else:
         assert found.state_bytes[0] == pytest.approx(18 * counted, rel=1e-9)
+
+
+def test_gradients_are_of_all_parameters_each_in_its_group() -> None:
+    """GPT-2's 124,439,808 weights with the table of positions, its vocabulary padded by 47 rows of 768; Mixtral's 46.7e9, of
+    which those of 8 experts in 32 layers are summed among the ranks that hold the same experts."""
+    gpt2 = summarize(workload("gpt2"))
+    assert (gpt2.parameters_per_rank, gpt2.expert_parameters_per_rank) == (124_439_808 + 47 * 768, None)
+    mixtral, experts = summarize(workload("mixtral-8x7b")), 32 * 8 * 3 * 4096 * 14336
+    assert mixtral.expert_parameters_per_rank == experts
+    assert mixtral.parameters_per_rank == parameters(read_model("mixtral-8x7b")).total - experts
 
 
 @pytest.mark.parametrize("name", NAMES)

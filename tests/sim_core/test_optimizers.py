@@ -277,6 +277,19 @@ def test_modes_differ_by_work_and_messages(h100: HardwareTable) -> None:
     assert EXPERT not in {weights.sharding for weights in trained(model, model.layer_units[0])}
 
 
+def test_a_slower_device_takes_longer_over_products_and_no_longer_over_bytes() -> None:
+    """Products take 1 / speed: of what they take at full speed once more at half, three times more at a quarter."""
+    model = read_model("qwen3-0.6b", {"sequence": 1024, "layers": 2})
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    hardware, more = hardware_table([read_hardware("H100-SXM").with_values({"memory": "100 TB"})], None), []
+    for speed in (1.0, 0.5, 0.25):
+        chosen = {"tp": 1, "pp": 1, "dp": 1, "device_speed": speed}
+        adamw, muon = (run(workload, hardware, optimizer=one, **chosen).metrics[OPTIMIZER, 0] for one in ("adamw", "muon"))
+        more.append(muon - adamw)
+    assert more[1] > 1.5 * more[0] > 0, "products are most of it"
+    assert more[2] - more[0] == pytest.approx(3 * (more[1] - more[0]), rel=1e-9)
+
+
 def test_a_divided_product_is_summed_in_each_step_and_a_gathered_matrix_sent_once() -> None:
     """A ring of two sends a sum's bytes once and half of what it gathers: five sums of h x h in bf16, or once all in fp32."""
     model = read_model("llama3-8b", {"sequence": 1024})

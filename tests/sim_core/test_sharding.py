@@ -25,6 +25,8 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
+from sim_core.costing.peak import stage_memory
+from sim_core.metrics import MEMORY
 from sim_core.step.scratch import Layers
 from sim_core.step.sharding import backward_s, forward_s
 
@@ -102,6 +104,12 @@ def test_passes_take_what_streams_and_buffers_take() -> None:
         assert forward(compute, gather, ahead) == pytest.approx(pass_s(compute, gather, none, ahead), rel=1e-12)
         assert backward(compute, gather, scatter, ahead) == pytest.approx(pass_s(compute, gather, scatter, ahead), rel=1e-12)
         assert backward(compute, none, scatter, ahead) == pytest.approx(pass_s(compute, none, scatter, ahead), rel=1e-12)
+
+
+def test_a_layer_waits_for_its_own_gather_whether_or_not_others_have_one() -> None:
+    """The first has nothing to gather (one rank holds it): the second runs when its gather of 4 s has ended, or at once."""
+    assert forward([2.0, 3.0], [0.0, 4.0], 1) == 4 + 3
+    assert forward([2.0, 3.0], [1.0, 0.0], 1) == 1 + 2 + 3
 
 
 def test_passes_that_hide_all_or_nothing_have_closed_forms() -> None:
@@ -237,6 +245,17 @@ def test_a_pipeline_of_torchtitan_gathers_nothing_ahead() -> None:
     grid = plans(of, all_gpus=64, pp=2, ga=4, sharding=["stack", "parameters"], prefetch_layers=2)
     found = legality(of, room(), grid)[0]
     assert [REASONS[code] for code in found] == ["sharding_without_effect", ""]
+
+
+def test_each_stage_holds_whole_what_its_own_units_are() -> None:
+    """Llama 3 8B, layers of 218,112,000 weights, ends of 128,256 x 4,096: an inner stage holds two gathered layers in 2 bytes
+    and the gradients of one, written in 2 bytes and sent in 4; an end holds the table besides, and its gradients instead."""
+    of = work()
+    plan = plans(of, all_gpus=32, pp=4, ga=8, sharding="parameters", prefetch_layers=1)
+    held = stage_memory(of, plan)[MEMORY.index("communication_bytes")]
+    layer, table = 218_112_000, 128_256 * 4_096
+    assert held[1] == held[2]
+    assert held[[0, 3]] - held[1] == pytest.approx([2 * table + (2 + 4) * (table - layer)] * 2, rel=1e-4)
 
 
 def test_layers_gathered_ahead_take_memory_and_save_time() -> None:

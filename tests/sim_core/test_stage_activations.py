@@ -7,7 +7,18 @@ import itertools
 import numpy as np
 import pytest
 
-from sim_core import MEMORY, HardwareTable, checkpointing_codes, legality, plans as plans_of, shape_of
+from sim_core import (
+    MEMORY,
+    HardwareTable,
+    checkpointing_codes,
+    legality,
+    plans as plans_of,
+    read_model,
+    read_stack,
+    shape_of,
+    workload_from_model,
+)
+from sim_core.costing.peak import stage_memory
 from sim_core.costing.stage_activations import count_in_flight, micro_batches_to_fill
 from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
 from sim_core.engine.orders import fill_order, order_writers
@@ -64,6 +75,43 @@ def test_plans_of_one_batch_keep_what_each_keeps_alone(h100: HardwareTable, vpp:
     alone = np.concatenate([legality(workload, h100, plans_of(workload, vpp=each, **axes))[1] for each in vpp], axis=1)
     np.testing.assert_array_equal(together, alone)
     assert len(set(together[MEMORY.index("activation_bytes")])) == 3
+
+
+def test_inputs_stay_only_in_plans_that_shard_parameters() -> None:
+    """Hooks of FSDP hold the inputs of 32 frozen layers to the end of the backward (hf-trainer: register_multi_grad_hook): 2
+    bytes of 1,024 tokens x 4,096. Plans that differ in sharding alone each keep their own."""
+    lora = {"rank": 16, "targets": ["qkv", "projection"]}
+    model = read_model("llama3-8b", {"sequence": 1024, "vocabulary": 4096, "lora": lora})
+    workload = workload_from_model(model, read_stack("hf-trainer"), sequence_parallel=False)
+    axes = {"tp": 1, "pp": 1, "dp": 8, "ga": 2, "checkpointing": "full"}
+    machine, ways, row = machines(), ("none", "parameters"), MEMORY.index("activation_bytes")
+    together = legality(workload, machine, plans_of(workload, sharding=ways, **axes))[1][row]
+    alone = [legality(workload, machine, plans_of(workload, sharding=way, **axes))[1][row, 0] for way in ways]
+    assert together.tolist() == alone
+    assert alone[1] - alone[0] == 32 * 2 * 1024 * 4096
+
+
+def test_a_module_that_a_stage_does_not_have_does_not_run_there_again() -> None:
+    """DeepSeek-V3, 8 layers of which 3 have a dense MLP, on 4 stages: the last two have none of them."""
+    model = read_model("deepseek-v3", {"layers": 8, "sequence": 1024, "mtp_layers": 0})
+    workload = workload_from_model(model, read_stack("megatron-core"), sequence_parallel=True)
+    plain, again = (
+        stage_memory(workload, plans_of(workload, tp=1, pp=4, ep=8, dp=8, ga=8, checkpointing=how)) for how in ("none", "mlp")
+    )
+    row = MEMORY.index("activation_bytes")
+    assert (again[row, :2] < plain[row, :2]).all()
+    assert again[row, 2:].tolist() == plain[row, 2:].tolist()
+
+
+@pytest.mark.parametrize(("pp", "waits"), [(2, 2), (4, 4)])
+def test_what_recompute_restored_stays_until_the_weight_gradients(pp: int, waits: int) -> None:
+    """ZB-H1 runs as many micro-batches' weight gradients later on its last stage as there are stages (Qi et al. 2023, arXiv
+    2401.10241, figure 3): with full recompute, too, it then keeps all but core attention of each (appendix G)."""
+    workload = workload_of("llama3-8b", "megatron-core")
+    row, axes = MEMORY.index("activation_bytes"), {"tp": 1, "pp": pp, "dp": 1, "ga": 4 * pp}
+    one = stage_memory(workload, plans_of(workload, schedule="1f1b", **axes))[row, pp - 1]
+    kept = stage_memory(workload, plans_of(workload, schedule="zb-h1", checkpointing="full", **axes))[row, pp - 1]
+    assert 0.7 * waits < kept / one < 1.3 * waits
 
 
 def test_gpipe_keeps_all() -> None:
