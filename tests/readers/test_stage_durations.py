@@ -112,6 +112,47 @@ def test_commands_take_it(tmp_path: Path) -> None:
     assert "rank5" not in found.stdout
 
 
+def stated(rows: list[Any], **values: Any) -> dict[str, Any]:
+    """A file written by hand: forwards and backwards of these milliseconds."""
+    return {"stage_durations": {"micro_batches": 8, "forward_ms": rows, "backward_ms": rows, "step_ms": 400, **values}}
+
+
+def test_milliseconds_written_by_hand_are_read(tmp_path: Path) -> None:
+    found = read_stage_text(str(written(tmp_path / "a.json", stated([10, [12]], after_ms=4))))
+    assert (found.pp, found.vpp, found.micro_batches) == (2, 1, 8)
+    assert found.forward_s.tolist() == [[0.01], [0.012]]
+    assert (found.step_s, found.after_s) == (0.4, 0.004)
+
+
+def test_as_many_stages_as_are_played_in_seconds(tmp_path: Path) -> None:
+    """4,096 are; one more is refused."""
+    assert read_stage_text(str(written(tmp_path / "a.json", stated([1] * 4096)))).pp == 4096
+    with pytest.raises(FormatError, match="milliseconds for each stage"):
+        read_stage_text(str(written(tmp_path / "b.json", stated([1] * 4097))))
+
+
+def test_a_file_of_64_mib_is_read_and_one_byte_more_is_not() -> None:
+    text = json.dumps(stated([1, 1])).encode()
+    whole = text + b" " * (64 * 1024 * 1024 - len(text))
+    assert read_stage_text("a.json", whole).pp == 2
+    with pytest.raises(FormatError, match="more than 67,108,864 bytes"):
+        read_stage_text("a.json", whole + b" ")
+
+
+def test_blocks_that_chunks_do_not_divide_are_refused(tmp_path: Path) -> None:
+    """Two stages of two chunks run 2 + 2 + 1 forwards before the first backward (Narayanan et al. 2021, section 2.2.2); ten
+    blocks are no multiple of two micro-batches by two chunks."""
+    starts = {"fwd": [float(k) for k in range(10)], "bwd": [4.5 + k for k in range(10)]}
+    one = {
+        "total": 40.0,
+        **{f"{phase}_start": times for phase, times in starts.items()},
+        **{f"{phase}_end": [at + 0.4 for at in times] for phase, times in starts.items()},
+    }
+    document = {f"rank{stage}": {"1": one} for stage in range(2)}
+    with pytest.raises(FormatError, match="forwards: found 10 of each stage, expected a multiple of 4"):
+        read_stage_text(str(written(tmp_path / "a.json", document)))
+
+
 def mutant(number: int) -> bytes:
     """A small dump with values or bytes changed."""
     draw = random.Random(number)

@@ -31,6 +31,7 @@ from sim_core import (
     simulate,
     workload_from_model,
 )
+from sim_core.costing.calibration import untimed_records
 from tests.aicb import write
 from tests.aicb_generator import ATTENTION_NS, DEEPSEEK, DENSE, EXPERTS, MLP_NS, Model, Plan, Text
 from tests.trace_jobs import JobSpec, make_job
@@ -351,6 +352,32 @@ def test_records_that_a_model_does_not_have_are_refused(tmp_path: Path, records:
     path = write(tmp_path, str(Text(DENSE, Plan(tp=4))))
     with pytest.raises(SpecError, match=message):
         read_calibrated(path, Facts(micro_batch=1, records=records), numbers(DENSE), STACK, H20)
+
+
+def test_parameters_that_are_gathered_in_every_micro_batch_leave_no_trace_in_a_file(tmp_path: Path) -> None:
+    """PyTorch's FSDP: a text has one gather a step."""
+    with pytest.raises(SpecError, match="stack torchtitan shards parameters in every micro-batch, which a file does not tell"):
+        calibrated(recorded(tmp_path, DENSE, Plan(tp=4)), numbers(DENSE), read_stack("torchtitan"), H20)
+
+
+def test_a_vocabulary_is_told_where_its_padded_rows_differ(tmp_path: Path) -> None:
+    """A multiple of 128 x tp: with tp 4, GPT-2's 50,257 rows and 50,688 are one table, 50,689 are another."""
+    file = recorded(tmp_path, DENSE, Plan(tp=4))
+    assert file.implied
+    assert file.implied.vocabulary == 50257
+    for rows, differs in ((50257, False), (50688, False), (50689, True)):
+        notes = calibrated(file, numbers(DENSE, vocabulary=rows), STACK, H20).notes
+        told = [note for note in notes if note.startswith("vocabulary: ")]
+        assert told == [f"vocabulary: 50257 in the file, whose gradients count it, and {rows} in the model"] * differs
+
+
+def test_a_record_that_the_user_chose_in_any_phase_is_not_the_models(tmp_path: Path) -> None:
+    """Of a text without times: all records that a model knows but the two chosen ones, one by its name, one by a phase."""
+    file = recorded(tmp_path, EXPERTS, Plan(tp=2, ep=2, dp=4), profiled=False)
+    every = untimed_records(file, set())
+    assert {"attention_column", "mlp_moelayer"} <= set(every)
+    fewer = untimed_records(file, {"attention_column", "mlp_moelayer.weight_gradient"})
+    assert set(every) - set(fewer) == {"attention_column", "mlp_moelayer"}
 
 
 def test_without_a_model_there_is_none_to_take_a_record_from(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sim_core import FormatError, Model, SimError, SpecError, model_document, parameters, read_model
+from sim_core.models.readers.megatron_arguments import model_flags
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -353,6 +354,41 @@ def test_megatron_arguments_have_the_parameters_of_the_published_models(tmp_path
 def test_flags_and_their_defaults(more: str, key: str, value: object, tmp_path: Path) -> None:
     model = arguments(tmp_path, f"{GPT3_ARGUMENTS}\n{more}", {} if key == "vocabulary" else {"vocabulary": 50257})
     assert getattr(model, key) == value
+
+
+def test_every_sixth_layer_of_megatron_sees_all(tmp_path: Path) -> None:
+    """Gemma 3's five layers with a window and one without (Megatron-LM, transformer/utils.py, is_layer_window_attention: those
+    whose number the frequency does not divide)."""
+    more = "--window-size 1023,0 --window-attn-skip-freq 6"
+    model = arguments(tmp_path, f"{GPT3_ARGUMENTS}\n{more}", {"vocabulary": 50257, "layers": 12})
+    windows = [model.layer_units[unit].window for unit in model.unit_of_layer]
+    assert windows == [*[1024] * 5, 0] * 2
+
+
+def test_a_model_with_experts_alone_says_their_width() -> None:
+    """Mixtral's config.json: intermediate_size 14336, which is that of its experts; Llama's of its MLP."""
+    for name in ("mixtral-8x7b", "llama3-8b"):
+        assert model_flags(read_model(name), 4096)["--ffn-hidden-size"] == ("14336",)
+
+
+def test_a_config_json_is_called_as_its_folder_and_another_file_as_itself(tmp_path: Path) -> None:
+    """Every published model's is called config.json."""
+    folder = tmp_path / "Llama-3-8B"
+    folder.mkdir()
+    for name in ("config.json", "llama.json"):
+        (folder / name).write_text(json.dumps(LLAMA), encoding="utf-8")
+    names = [read_model(f"Llama-3-8B{rest}", base=tmp_path).name for rest in ("", "/config.json", "/llama.json")]
+    assert names == ["Llama-3-8B", "Llama-3-8B", "llama"]
+
+
+def test_a_model_beside_other_keys_is_not_read_alone(tmp_path: Path) -> None:
+    """A document with a section `model` is read as that section; with more beside it, what stands there would be lost."""
+    inner = model_document(read_model("llama3-8b"))
+    (tmp_path / "a.yaml").write_text(json.dumps({"model": inner}), encoding="utf-8")
+    assert shape(read_model("a.yaml", base=tmp_path)) == shape(read_model("llama3-8b"))
+    (tmp_path / "b.yaml").write_text(json.dumps({"model": inner, "layers": 16}), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"b\.yaml"):
+        read_model("b.yaml", base=tmp_path)
 
 
 def test_windows_and_expert_layers_of_megatron(tmp_path: Path) -> None:
