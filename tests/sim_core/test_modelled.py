@@ -29,6 +29,7 @@ from sim_core import (
     summarize,
     workload_from_model,
 )
+from sim_core.costing import peak
 from sim_core.costing.groups import group_plans
 from sim_core.metrics import ALLOCATED, PEAK_BYTES
 from sim_core.models.keys import make_keys
@@ -230,6 +231,14 @@ def test_the_parts_of_the_peak_add_up_to_what_the_device_must_have() -> None:
         for memory, reason in ((need * (1 - 1e-9), "memory_exceeds_device"), (need * (1 + 1e-9), "")):
             checked = legality(work, table(memory=f"{memory!r} B"), plans(work, **plan))[0]
             assert REASONS[checked[row]] == reason
+
+
+def test_a_part_of_memory_that_nothing_fills_is_no_part_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the reserve were a new row of METRICS that peak_memory does not know: else all plans would need nan bytes."""
+    monkeypatch.setattr(peak, "RESERVED_BYTES", peak.HOST_BYTES)
+    work = workload("gpt2")
+    with pytest.raises(ValueError, match=r"memory term reserved_bytes: .* has a row for it, but peak_memory does not fill it"):
+        peak.peak_memory(work, plans(work, dp=1), np.zeros(1, int))
 
 
 def test_logits_and_buffers_are_their_closed_forms() -> None:

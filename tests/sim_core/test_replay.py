@@ -8,10 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from sim_core import Facts, Replay, SimError, SpecError, read_traces, replay
+from sim_core.workloads.traces.stages import mean_stages
 from tests.conftest import EXAMPLES
 from tests.trace_jobs import JobSpec, SyntheticJob, file_name, make_job
 
@@ -186,6 +188,25 @@ def test_work_of_the_last_stage_is_read_from_the_waits_of_the_first(head_ms: flo
     made = make_job(JobSpec(ga=16, head_ms=head_ms, seed=20))
     found = replayed(made.write(tmp_path, ranks=[0]))
     assert off(found, made) == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_one_micro_batch_tells_the_last_stage_by_how_long_its_gradient_takes_to_come(stage: int, tmp_path: Path) -> None:
+    """Slow messages: on the way to the last stage and back one for each stage forward, but its own, and one backward."""
+    made = make_job(JobSpec(ga=1, dp=1, head_ms=6.0, p2p_ms=4.0, jitter=0.0, gap_ms=0.0, tied=False, moe=True))
+    found = read_traces(str(made.write(tmp_path, ranks=[stage])))
+    assert off(replay(found), made) == pytest.approx(0.0, abs=0.01)
+
+
+def test_stages_are_the_means_of_their_replicas(tmp_path: Path) -> None:
+    """Forwards of all replicas, the slow one among them, and what they took in the reduction that ends for all at once."""
+    made = make_job(JobSpec(pp=2, dp=2, ga=4, straggler=0, straggler_factor=1.5, seed=61))
+    stages = mean_stages(read_traces(str(made.write(tmp_path)))).stages
+    for stage, mean in enumerate(stages):
+        ranks = [ops for rank, ops in enumerate(made.programs) if made.spec.place(rank)[0] == stage]
+        for name in ("forward_step", "dp_allreduce"):
+            own_ms = [[op.end_ms - op.start_ms for op in ops if op.rows == (name,)] for ops in ranks]
+            assert [op.duration_s for op in mean.named(name)] == pytest.approx(np.mean(own_ms, axis=0) / 1e3, rel=1e-3)
 
 
 def test_some_ranks_of_an_interleaved_job_are_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from sim_core import (
     simulate,
     start_of,
 )
+from sim_core.workloads.traces.replay import recorded_waits
 from sweep.commands.recorded_commands import replay_command
 from tests.trace_jobs import JobSpec, file_name, make_job
 
@@ -70,6 +71,38 @@ def test_messages_of_two_sizes_are_of_two_jobs(tmp_path: Path) -> None:
         read_traces(str(folder))
 
 
+def test_gradients_of_two_sizes_are_of_two_jobs(tmp_path: Path) -> None:
+    """Two replicas of a stage sum as many gradients: 4 bytes of 145 million, or of 72 million."""
+    folder = make_job(replace(SPEC, dp=2)).write(tmp_path)
+    other = folder / file_name(replace(SPEC, dp=2), 1)
+    other.write_text(other.read_text().replace("input__shape=[145006592]", "input__shape=[72503296]"))
+    with pytest.raises(SimError, match=r"rank1.*: size of dp_allreduce.*: found 290 MB, expected 580 MB, as in .*rank0"):
+        read_traces(str(folder))
+
+
+def test_a_next_step_that_only_begins_is_none(tmp_path: Path) -> None:
+    """Recording ended a few operations after the optimizer: there is one step, and nothing to choose."""
+    made = make_job(SPEC)
+    for rank in range(SPEC.world):
+        later = made.rank_text(rank, start_ms=1000 * made.step_s + 5).splitlines()
+        (tmp_path / file_name(SPEC, rank)).write_text(made.rank_text(rank) + "\n".join(later[:3]) + "\n", encoding="utf-8")
+    job = read_traces(str(tmp_path))
+    assert replay(job).step_s == pytest.approx(made.step_s, rel=1e-2)
+    assert not any("step" in warning for warning in job.warnings)
+
+
+def test_first_operations_without_stamps_end_where_the_next_begins(tmp_path: Path) -> None:
+    """Of four without one: each as long as recorded, back to back before the first that has one."""
+    made = make_job(SPEC)
+    path = made.write(tmp_path) / file_name(SPEC, 0)
+    lines = path.read_text().splitlines(keepends=True)
+    lines[:4] = [re.sub(r"timestamp=[0-9.]+(?=,sub)", "timestamp=0", line) for line in lines[:4]]
+    path.write_text("".join(lines))
+    first = read_traces(str(tmp_path)).ranks[0].operations[:5]
+    durations_s = [operation.end_ms / 1e3 - operation.start_ms / 1e3 for operation in made.programs[0][:4]]
+    assert [operation.start_s for operation in first] == pytest.approx([sum(durations_s[:k]) for k in range(5)], abs=2e-4)
+
+
 def test_other_micro_batches_are_of_another_job(tmp_path: Path) -> None:
     folder = make_job(replace(SPEC, dp=2, pp=1)).write(tmp_path)
     made = make_job(replace(SPEC, dp=2, pp=1, ga=6))
@@ -90,6 +123,20 @@ def test_calls_inside_a_send_are_drawn(tmp_path: Path) -> None:
     assert drawn
     inside = {(e.start_s, e.end_s) for e in events if "send_forward" in e.name}
     assert all(any(start_s <= e.start_s and e.end_s <= end_s + 1e-9 for start_s, end_s in inside) for e in drawn)
+
+
+def test_no_operation_waits_longer_than_it_takes(tmp_path: Path) -> None:
+    """With calls inside messages, whose wait is that of the message."""
+    folder = make_job(SPEC).write(tmp_path)
+    call = "trace_src_func=_send,duration=0.05,timestamp=1.0,input__shape=[4],input__dtype=torch.int64,group=pp,comm_func=send"
+    path = folder / file_name(SPEC, 0)
+    path.write_text(re.sub(r"(send_forward\(.*sub_operations=)\[\]", rf"\1['{call}']", path.read_text()))
+    job = read_traces(str(folder))
+    assert any(operation.calls for operation in job.messages)
+    for rank, waits in zip(job.ranks, recorded_waits(job)[0], strict=True):
+        for operation, waited in zip(rank.operations, waits, strict=True):
+            assert len(waited) == 1 + len(operation.calls)
+            assert 0 <= sum(waited) <= operation.duration_s
 
 
 def test_durations_of_zero_are_no_trace(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from sim_core import (
     simulate,
 )
 from sim_core.terms import DP, DP_EP, SEND_RECEIVE
+from sim_core.workloads import moving
 from sim_core.workloads.workload import RecordedMessages
 from tests.trace_jobs import JobSpec, SyntheticJob, make_job
 
@@ -108,6 +109,18 @@ def test_end_stages_keep_their_own_gradients_and_optimizer(hardware: HardwareTab
     assert len(recorded_s) == spec.pp
     reduced_s = simulate(workload, hardware, plans(workload)).named()["dp_total_s"][0]
     assert reduced_s == pytest.approx(recorded_s.mean(), rel=0.01)
+
+
+def test_the_optimizer_of_an_end_stage_takes_as_long_as_its_parameters_are_many(tmp_path: Path) -> None:
+    """20 ms for a stage's 1/4 of 290 million dense weights and four times as many of experts, which an end has 200 million
+    beyond; each at that pace."""
+    spec = JobSpec(pp=4, dp=4, ep=2, moe=True, embedding=200_000_000, tied=False, jitter=0.0)
+    step = read_workload(str(make_job(spec).write(tmp_path)))[0].arrays.step
+    inner = 290_013_184 // 4
+    pace_s = spec.optimizer_ms / 1e3 / (inner + 4 * inner)
+    found = {int(rule): step.compute_s[k] for k, rule in enumerate(step.compute_rule) if step.compute_s[k] > 1e-3}
+    assert found[moving.PARAMETERS] == pytest.approx(pace_s * (inner + 200_000_000), rel=0.01)
+    assert found[moving.EXPERT_PARAMETERS] == pytest.approx(pace_s * 4 * inner, rel=0.01)
 
 
 def test_recorded_load_merges_at_a_lower_ep(hardware: HardwareTable, tmp_path: Path) -> None:
