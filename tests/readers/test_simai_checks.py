@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, read_workload, simulate
+from sim_core import Check, Facts, HardwareTable, SpecError, Workload, plans, plausibility, read_workload, simulate
 from sim_core.workloads.simai.checks import checks_of
 from sim_core.workloads.simai.model import read_file
 from sim_core.workloads.simai.records import read_with_records
@@ -195,7 +195,24 @@ def test_the_optimizer_of_a_rank_is_a_share_of_the_parameters(tmp_path: Path) ->
 
 def test_a_file_without_a_profile_says_so(tmp_path: Path) -> None:
     text = dense_text().replace("500000", "1").replace("700000", "1").replace("40000", "1")
-    assert "no times" in fired(read(tmp_path, text))
+    told = fired(read(tmp_path, text))["no times"].full()
+    assert "AICB writes these without --aiob_enable: the file holds messages, no compute" in told
+
+
+def test_a_lookup_is_doubtful_from_ten_times_its_work_on(tmp_path: Path) -> None:
+    """Its five launches take 25 us. The file's step: two micro-batches of it and of 8 layers of 3 x 1.2 ms, and 12 ns."""
+    assert "embedding forward" not in fired(read(tmp_path, dense_text(embedding=250_000)))
+    check = fired(read(tmp_path, dense_text(embedding=250_100)))["embedding forward"]
+    step_ns = 2 * (250_100 + 2 + LAYERS * 3 * 1_200_000) + 12
+    assert check.share == pytest.approx(2 * (250_100 - 25_000) / step_ns, rel=1e-6)
+
+
+@pytest.mark.parametrize(("optimizer", "share"), [(1, None), (20_000_000, None), (40_000_000, 41)])
+def test_work_of_a_step_that_is_much_of_the_file_is_told(tmp_path: Path, optimizer: int, share: int | None) -> None:
+    """Beside 57.7 ms of two micro-batches 20 ms are 26 %, 40 ms are 41 %."""
+    doubts = plausibility(read(tmp_path, dense_text(optimizer=optimizer))).doubts
+    told = [doubt for doubt in doubts if "once-per-step" in doubt]
+    assert told == [f"once-per-step records have {share}% of the compute of the file's step"] * (share is not None)
 
 
 def test_wrong_facts_about_tokens_are_told(tmp_path: Path) -> None:

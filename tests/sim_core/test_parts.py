@@ -41,6 +41,16 @@ def row_of(workload: Workload, hardware: HardwareTable, **given: int | str) -> d
     return dict(zip(METRICS, found.metrics[:, 0].tolist(), strict=True))
 
 
+@pytest.mark.parametrize(("pp", "ga"), [(2, 8), (4, 8)])
+def test_a_pair_of_blocks_is_launched_by_one_host(h100: HardwareTable, pp: int, ga: int) -> None:
+    """20 ms for a layer's forward, 30 ms for its backward: a stage of DualPipe launches those of each micro-batch, whichever
+    way it goes, one after another, though it runs them in pairs."""
+    of = launching(20e-3, 30e-3)
+    found = simulate(of, h100, plans_of(of, tp=1, pp=pp, dp=1, ga=ga, schedule="dualpipe"))
+    assert found.reason.tolist() == [0]
+    assert found.metrics[METRICS.index("step_time_s"), 0] >= ga * 48 / pp * (20e-3 + 30e-3)
+
+
 @pytest.mark.parametrize("checkpointing", ["none", "full", "selective"])
 def test_launch_is_what_a_step_takes_longer_than_if_launching_took_no_time(h100: HardwareTable, checkpointing: str) -> None:
     """On one stage nothing hides it, and no other part changes."""

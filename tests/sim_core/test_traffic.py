@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.pairs import sent_bytes
 from sim_core import Facts, plans, read_workload
+from sim_core.costing.memory import first_stage_dense
 from tests.aicb import write
 from tests.aicb_generator import DEEPSEEK, DENSE, EXPERTS, Model, Plan, Text
 
@@ -53,6 +54,15 @@ def test_a_rank_sends_what_the_lines_of_its_text_say(tmp_path: Path, model: Mode
     of_group = {"TP": plan.tp, "EP": plan.ep, "DP": plan.dp, "DP_EP": plan.dp // plan.ep}
     expected = {key: size for key, size in stated(str(Text(model, plan)), plan).items() if of_group[key[0]] > 1}
     assert sent_at(tmp_path, model, plan) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("pp", "dense"), [(1, 3), (2, 3), (4, 2), (8, 1), (3, 1), (5, 3 / 5)])
+def test_dense_layers_of_the_stage_that_a_text_describes(tmp_path: Path, pp: int, dense: float) -> None:
+    """Of eight layers the first three: of the first stage, as many as it has; where stages are unequal, of the mean one."""
+    text = str(Text(replace(DEEPSEEK, layers=8, dense_layers=3), Plan(tp=2, pp=1, ep=2, dp=8)))
+    workload, _ = read_workload(write(tmp_path, text), Facts(micro_batch=1))
+    assert workload.arrays.dense_layers == 3
+    assert first_stage_dense(workload.arrays, pp) == dense
 
 
 def test_a_first_stage_of_dense_layers_alone_sends_nothing_of_experts(tmp_path: Path) -> None:
