@@ -63,6 +63,60 @@ EQUIVALENT: Final[tuple[tuple[str, str, str, str], ...]] = (
         "return _Held(activations, np.zeros((*activations.shape[: 3], 2)), np.zeros((len(shapes), 0, 2))), buffers",
         "parameters of a file's units are not read: its stages hold their share of all layers",
     ),
+    (
+        "costing/groups.py",
+        "places = np.where((at < end[:, kind, None])[:, :, None], placed[np.minimum(at, len(placed) - 1)], 0)",
+        "places = np.where((at != end[:, kind, None])[:, :, None], placed[np.minimum(at, len(placed) - 1)], 0)",
+        "rows with fewer placements than others look less alike: their groups are costed anew, to the same seconds",
+    ),
+    (
+        "planning/keys.py",
+        '"checkpoint_layers": np.where(modules, plans.checkpoint_layers[rows], 0),',
+        '"checkpoint_layers": np.where(modules, plans.checkpoint_layers[rows], 1),',
+        "a constant in all rows that are not of modules, which the column before tells apart; a table is only compared",
+    ),
+    (
+        "models/messages.py",
+        "rows.add(REDUCE_SCATTER, TP, INPUT_GRADIENT, name, whole * region.scattered, WEIGHT_GRADIENT)",
+        "rows.add(REDUCE_SCATTER, TP, 1, name, whole * region.scattered, WEIGHT_GRADIENT)",
+        "INPUT_GRADIENT is 1",
+    ),
+    (
+        "costing/modelled.py",
+        "return np.where((plans.overlap_ep == 1) & (plans.ep > 1) & ~PAIRS[plans.schedule], part, 1.0)",
+        "return np.where((plans.overlap_ep == 1) & (plans.ep > 1) & ~PAIRS[0], part, 1.0)",
+        "nothing else asks overlap_ep of schedules of pairs: both rows that are mixed are the same, but for rounding",
+    ),
+    (
+        "workloads/modelled.py",
+        "first, whole = here - everywhere, whole + everywhere",
+        "first, whole = here - everywhere, everywhere",
+        "a model has one embedding: the sum has one term",
+    ),
+    (
+        "workloads/traces/stage.py",
+        'absent = ("recv_forward", "send_backward") * (stage == 0) + ("send_forward", "recv_backward") * (stage == last)',
+        'absent = ("recv_forward", "send_backward") * (stage <= 0) + ("send_forward", "recv_backward") * (stage == last)',
+        "stages are numbered from 0",
+    ),
+    (
+        "models/weights.py",
+        'weights.append(Weights("shared_experts", TENSOR, (Matrix(latent, h), Matrix(h, latent, by_rows=False))))',
+        'weights.append(Weights("shared_experts", 1, (Matrix(latent, h), Matrix(h, latent, by_rows=False))))',
+        "TENSOR is 1",
+    ),
+    (
+        "step/whole.py",
+        "longest_s, message_s, later_s = 0.0, 0.0, 0.0",
+        "longest_s, message_s, later_s = -1.0, 0.0, 0.0",
+        "a stage ends no earlier than its first block begins",
+    ),
+    (
+        "costing/sending.py",
+        "handed_on = (plans.dispatcher == FLEX) & (sent.kind[k] == ALL_TO_ALL) & (group[k] == EP)  # not by NCCL",
+        "handed_on = (plans.dispatcher == FLEX) & (sent.kind[k] >= ALL_TO_ALL) & (group[k] == EP)  # not by NCCL",
+        "the one kind beyond all-to-alls is a send, which no group of experts has",
+    ),
 )
 """End of the file's path, the line, what it becomes (both without spaces around), the reason."""
 

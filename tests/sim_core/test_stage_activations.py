@@ -24,6 +24,8 @@ from sim_core.engine.codes import CHUNK_MASK, CHUNK_SHIFT, row_of
 from sim_core.engine.orders import fill_order, order_writers
 from sim_core.engine.schedules import DEEPSPEED, GPIPE, ONE_F_ONE_B
 from sim_core.metrics import PEAK_BYTES
+from sim_core.models.activations import activation_bytes
+from sim_core.models.keys import make_keys
 from tests.conftest import make_plans
 from tests.model_plans import MODELS, drawn, machines, workload_of
 
@@ -151,6 +153,24 @@ def test_recompute_keeps_what_a_list_of_tensors_does(h100: HardwareTable, label:
     spans = -(-last // span)
     other = (8 - last) * whole + spans * of_input
     assert activations(label) == pytest.approx(other + allocated(8, whole, of_input, span, last), rel=1e-12)
+
+
+@pytest.mark.parametrize("first", [1, 4, 7])
+def test_a_backward_that_makes_its_gradients_has_them_beside_what_is_kept(h100: HardwareTable, first: int) -> None:
+    """Llama 3 8B, an inner stage of 1F1B with eight layers, of which the first run again, and two micro-batches in flight. When
+    the last of those runs its backward, the layers after it are gone, of those before it the inputs are there, of it all, and
+    the gradients that it works on: not a byte less is the peak."""
+    model = read_model("llama3-8b", {"sequence": 1024})
+    stack = read_stack("megatron-core").model_copy(update={"gradients_made": True})
+    workload = workload_from_model(model, stack, sequence_parallel=True)
+    plan = plans_of(workload, tp=1, pp=4, dp=1, ga=8, checkpointing=f"block:{first}")
+    found = stage_memory(workload, plan)[MEMORY.index("activation_bytes"), 2]
+    unit = model.layer_units[0]
+    whole, _, of_input = activation_bytes(model, unit, make_keys(), stack)[0]
+    gradients = 1024 * (2 * 4096 + 2 * 2 * 14336)  # of the hidden state; of both halves of the MLP
+    other = first * of_input + (8 - first) * whole
+    assert found >= other + (first - 1) * of_input + whole + gradients
+    assert found >= 2 * other
 
 
 @pytest.mark.parametrize("model", MODELS)
