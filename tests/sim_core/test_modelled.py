@@ -31,7 +31,7 @@ from sim_core import (
 )
 from sim_core.costing import peak
 from sim_core.costing.groups import group_plans
-from sim_core.metrics import ALLOCATED, PEAK_BYTES
+from sim_core.metrics import ALLOCATED, HOST_BYTES, PEAK_BYTES
 from sim_core.models.keys import make_keys
 from sim_core.models.weights import held
 from sim_core.terms import DP_EP, EP
@@ -235,7 +235,7 @@ def test_the_parts_of_the_peak_add_up_to_what_the_device_must_have() -> None:
 
 def test_a_part_of_memory_that_nothing_fills_is_no_part_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the reserve were a new row of METRICS that peak_memory does not know: else all plans would need nan bytes."""
-    monkeypatch.setattr(peak, "RESERVED_BYTES", peak.HOST_BYTES)
+    monkeypatch.setattr(peak, "RESERVED_BYTES", HOST_BYTES)
     work = workload("gpt2")
     with pytest.raises(ValueError, match=r"memory term reserved_bytes: .* has a row for it, but peak_memory does not fill it"):
         peak.peak_memory(work, plans(work, dp=1), np.zeros(1, int))

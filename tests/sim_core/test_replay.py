@@ -192,7 +192,7 @@ def test_work_of_the_last_stage_is_read_from_the_waits_of_the_first(head_ms: flo
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_one_micro_batch_tells_the_last_stage_by_how_long_its_gradient_takes_to_come(stage: int, tmp_path: Path) -> None:
-    """Slow messages: on the way to the last stage and back one for each stage forward, but its own, and one backward."""
+    """Messages of 4 ms, of which the wait for the gradient has one for each stage after this one and back, but the first."""
     made = make_job(JobSpec(ga=1, dp=1, head_ms=6.0, p2p_ms=4.0, jitter=0.0, gap_ms=0.0, tied=False, moe=True))
     found = read_traces(str(made.write(tmp_path, ranks=[stage])))
     assert off(replay(found), made) == pytest.approx(0.0, abs=0.01)

@@ -85,7 +85,7 @@ def test_inputs_stay_only_in_plans_that_shard_parameters() -> None:
     lora = {"rank": 16, "targets": ["qkv", "projection"]}
     model = read_model("llama3-8b", {"sequence": 1024, "vocabulary": 4096, "lora": lora})
     workload = workload_from_model(model, read_stack("hf-trainer"), sequence_parallel=False)
-    axes = {"tp": 1, "pp": 1, "dp": 8, "ga": 2, "checkpointing": "full"}
+    axes: dict[str, int | str] = {"tp": 1, "pp": 1, "dp": 8, "ga": 2, "checkpointing": "full"}
     machine, ways, row = machines(), ("none", "parameters"), MEMORY.index("activation_bytes")
     together = legality(workload, machine, plans_of(workload, sharding=ways, **axes))[1][row]
     alone = [legality(workload, machine, plans_of(workload, sharding=way, **axes))[1][row, 0] for way in ways]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sim_core import Job, Workload, read_traces, read_workload
-from sim_core.workloads.traces.experts import Passes, _passes, _waited, expert_load
+from sim_core.workloads.traces.experts import _COLUMNS, Passes, _passes, _waited, expert_load
 from sim_core.workloads.traces.job import Operation
 from tests.trace_jobs import JobSpec, make_job
 
@@ -86,15 +86,10 @@ def test_all_to_alls_without_sizes_tell_no_load(tmp_path: Path) -> None:
 
 def passes(fixed_s: float, a_token_s: float, tokens: tuple[float, ...]) -> Passes:
     """Passes of the ranks of one group whose experts take so long without tokens, and for the mean of the tokens."""
-    forward = read_passes(len(tokens))
-    forward["place"], forward["tokens"] = np.arange(len(tokens)), tokens
-    forward["seconds"] = fixed_s + a_token_s * forward["tokens"]
-    return forward
-
-
-def read_passes(number: int) -> Passes:
-    kinds = {"group": "i8", "place": "i8", "turn": "i8", "tokens": "f8", "seconds": "f8", "wait_s": "f8"}
-    return np.zeros(number, np.dtype(list(kinds.items())))
+    found = np.zeros(len(tokens), _COLUMNS)
+    found["place"], found["tokens"] = np.arange(len(tokens)), tokens
+    found["seconds"] = fixed_s + a_token_s * found["tokens"]
+    return found
 
 
 def test_unlike_tokens_tell_what_a_token_takes_and_what_no_token_takes() -> None:
