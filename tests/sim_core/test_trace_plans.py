@@ -123,6 +123,16 @@ def test_the_optimizer_of_an_end_stage_takes_as_long_as_its_parameters_are_many(
     assert found[moving.EXPERT_PARAMETERS] == pytest.approx(pace_s * 4 * inner, rel=0.01)
 
 
+def test_what_inner_stages_wait_for_ends_is_no_pace(tmp_path: Path) -> None:
+    """Ends with 200 million weights more than inner stages, which wait for them before they scale: once 60 % too much."""
+    spec = JobSpec(pp=4, dp=2, embedding=200_000_000, tied=False, jitter=0.0)
+    job = make_job(spec)
+    step = read_workload(str(job.write(tmp_path)))[0].arrays.step
+    found = {int(rule): step.compute_s[k] for k, rule in enumerate(step.compute_rule)}
+    inner = 290_013_184 // 4
+    assert found[moving.PARAMETERS] == pytest.approx(spec.optimizer_ms / 1e3 * (inner + 200_000_000) / inner, rel=0.02)
+
+
 def test_recorded_load_merges_at_a_lower_ep(hardware: HardwareTable, tmp_path: Path) -> None:
     """What is recorded at ep 4, summed over pairs of ranks, is the load of the same experts at ep 2."""
     workload, _ = read_workload(str(make_job(EXPERTS).write(tmp_path / "4")))

@@ -162,14 +162,14 @@ def _shares(job: Job, size_of: dict[int, float], width: float) -> Shares:
 
 
 def _optimizer(stages: Stages, parameters: dict[int, dict[int, float]]) -> list[StepRow]:
-    """The optimizer of an end stage, in proportion to its parameters, at the pace of all known stages."""
+    """The optimizer of an end stage, in proportion to its parameters, at the pace of the stage that waits least for others."""
     took = [total_s(stages.stages[s], OPTIMIZER) for s in stages.known]
     held = [sum(of_group.get(s, 0.0) for of_group in parameters.values()) for s in stages.known]
     if not sum(took):
         return []
     if not all(held):
         return [_work(fmean(took), moving.PARAMETERS)]
-    pace = sum(took) / sum(held)
+    pace = min(seconds / size for seconds, size in zip(took, held, strict=True))
     rows = []
     if of_stage := parameters.get(DP):
         rows.append(_work(pace * _of_an_end(of_stage, len(stages.stages)), moving.PARAMETERS))
