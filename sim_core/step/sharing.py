@@ -104,17 +104,15 @@ def share_sends(case: Case, scratch: Scratch) -> None:
             cell = stage * chunks + chunk
             for way in (DOWN, UP):
                 free_s, all_s = nic_s[way, cell, FREE], nic_s[way, cell, ALL]
-                sent_s, block_s = program.sent_s[way, cell], duration_s[way, cell] - free_s
-                if sent_s <= free_s or all_s <= 0:
+                sent_s, block_s = program.sent_s[way, cell] - free_s, duration_s[way, cell] - free_s  # that meet
+                if sent_s <= 0 or all_s <= 0:
                     continue
-                more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, min(sent_s - free_s, block_s))
+                more_s = shared_s(block_s, nic_s[way, cell, OPEN], all_s, min(sent_s, block_s))
                 beside_s[CROWDED + way, cell], beside_s[CLEARED + way, cell] = more_s, more_s / sent_s
                 program.shares[MESSAGES] = True
                 link = link_of(case, way, stage, chunk)
                 senders = chunks - 1 if case.placement == LOOP and link == pp - 1 else chunks
-                later_s[way, (link + 1) % pp if way == DOWN else link] += (
-                    part * (sent_s - free_s) * min(all_s / block_s, 1.0) / senders
-                )
+                later_s[way, (link + 1) % pp if way == DOWN else link] += part * sent_s * min(all_s / block_s, 1.0) / senders
     _fill_queues(case, scratch)
     if program.shares[QUEUES]:
         later_s[:] = 0.0
