@@ -24,6 +24,8 @@ from sweep.tuning.record import FAILURES, NAME, OK, SKIP, SLOW, SMALL, Entry
 from sweep.tuning.tuner import REGRET, START_S, STEPS, Proposal, Tuner
 
 GIB = 2**30
+FARTHEST = 20.0
+"""Percent that a page of small runs may leave: four times what known stacks are off. More is another unit or device."""
 
 
 def tune_command(
@@ -117,7 +119,7 @@ def _take_in(small: Path, opened: Reopened, as_json: bool) -> None:
     fit = fit_stack(read_table(small), None, None, str(small))
     before, after, left_out = fit.mean_errors
     errors = f"{before:.1f} % off by page {fit.base.name}, {after:.1f} with what they tell, {left_out:.1f} each left out"
-    if left_out >= before:
+    if left_out >= before or after > FARTHEST:
         raise SpecError(f"{small}: {plural(len(fit.rows), 'run')} {errors}: they tell nothing of other plans")
     write_file(local / SMALL, stack_yaml(page_of_fit(fit, f"{fit.base.name} (small runs)", str(small))))
     if not as_json:

@@ -126,3 +126,13 @@ def test_a_recording_takes_none(tmp_path: Path) -> None:
     assert told.returncode == 2
     assert told.stderr.startswith("error: --small: expected a result in a local folder, of a model by one stack")
     assert "small runs first" not in sweep("tune", tmp_path / "out").stdout
+
+
+def test_steps_in_milliseconds_are_refused(result: Path, tmp_path: Path) -> None:
+    """No page explains steps a thousand times as long: one was once believed that left 83 % of them."""
+    table = filled(tmp_path / "small.csv", [1.0] * 5)
+    filled(table, [1000 * step_s for step_s in steps_of(table, TRUTH)])
+    told = sweep("tune", result, "--small", table)
+    assert told.returncode == 1
+    assert told.stderr.endswith("they tell nothing of other plans\n")
+    assert not (result / "small.yaml").exists()
